@@ -66,6 +66,27 @@ def test_the_plain_step_is_compiled_once_for_all_budgets(sizes: list[int]) -> No
     assert sizes.count(max(sizes)) == 1
 
 
+def test_a_plain_step_without_calls_is_compiled_once_though_its_text_is_read(sizes: list[int]) -> None:
+    gradient(share=0.95)
+    assert sizes.count(max(sizes)) == 1
+
+
+def test_one_form_by_hand_says_what_a_compiler_makes_of_those_for_which_more_is_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by_hand, compiled = set[str](), choose.compiled_step
+
+    def step(function: Any, version: Any, wants_text: bool = False) -> Any:
+        if wants_text:
+            return compiled(function, version, wants_text)
+        by_hand.update([str(version.closed)] if version.has_checkpoints else [])
+        return choose.CompiledStep(2 * PLAIN)
+
+    monkeypatch.setattr(choose, "compiled_step", step)
+    gradient(share=0.5)
+    assert len(by_hand) == 2  # that one, and that for which least is planned
+
+
 def test_the_same_budget_for_the_same_function_plans_and_compiles_nothing(sizes: list[int]) -> None:
     expected = gradient()
     before = len(sizes)

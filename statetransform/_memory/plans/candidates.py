@@ -7,9 +7,11 @@ smaller budget looks at fewer of them. So a larger budget is never worse than a 
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import heapq
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .emit import Emitted, whole
@@ -74,10 +76,19 @@ class Candidates:
 
     Args:
       straight: the forms of the function without loops opened, with a curve of plans each.
+      by_steps: those with the loops as people checkpoint them.
+      opened: what makes those with the loops opened with fewer and fewer bytes, None where these are too few; the last
+        one makes that with the fewest.
       work: operations of the plain step.
     """
 
-    def __init__(self, straight: list[Version], by_steps: list[Version], opened: Any, work: float) -> None:
+    def __init__(
+        self,
+        straight: list[Version],
+        by_steps: list[Version],
+        opened: list[Callable[[], Version | None]],
+        work: float,
+    ) -> None:
         self._rated, self._by_steps, self._opened = straight[-1], by_steps, opened
         self._straight = [straight[0], *[some for some in straight[1:] if len(some.joint.graph.nodes) <= _MANY]]
         self._work = max(work, 1e-9)
@@ -92,8 +103,8 @@ class Candidates:
             self._curves[version.recipe] = sorted(found, key=lambda some: some.order)
         return self._curves[version.recipe]
 
-    def _candidate(self, version: Version, plan: Plan) -> Candidate:
-        return Candidate(version, plan, Emitted(version.joint, plan.sequence).cost / self._work)
+    def _candidate(self, version: Version, plan: Plan, at_best: int = 0) -> Candidate:
+        return Candidate(version, plan, Emitted(version.joint, plan.sequence).cost / self._work, at_best)
 
     def by_hand(self) -> list[Candidate]:
         """The forms that people write by hand, the least work first."""
@@ -110,37 +121,46 @@ class Candidates:
             self._curves["by hand"] = sorted(found, key=lambda some: some.order)
         return self._curves["by hand"]
 
+    @property
+    def finest(self) -> Candidate:
+        """Of the forms by hand that with the most blocks, which keep nothing."""
+        forms = [(some.plan.checkpoints, some) for some in self.by_hand()]
+        rank = [(of.policy == "nothing", len(of.blocks)) for of, _ in forms if of is not None]
+        return forms[rank.index(max(rank))][1]
+
     def within(self, budget: int) -> Iterator[Candidate]:
         """Those that are expected within a budget, the least work first."""
         ways = [[some for some in self.curve(version) if some.plan.bytes <= budget] for version in self._straight]
         ways += [[some for some in self.curve(version) if some.plan.bytes <= budget] for version in self._by_steps]
         ways.append([some for some in self.by_hand() if some.at_best <= budget])
         iterators = [iter(way) for way in ways]
-        if self._by_steps:
-            iterators.append(self._within_opened(budget))
+        iterators.append(self._within_opened(budget))
         return heapq.merge(*iterators, key=lambda some: some.order)
 
     def _within_opened(self, budget: int) -> Iterator[Candidate]:
-        """Of loops by a schedule: fewer bytes take more work, so that the next form is made when it is asked for."""
-        above: list[Candidate] = []
-        for version in self._opened(budget):
-            found = [some for some in self.curve(version) if some.plan.bytes <= budget]
-            if version.solver.plain.bytes > budget:
-                above += found
-                continue
-            yield from sorted([*above, *found], key=lambda some: some.order)
-            above = []
-        yield from sorted(above, key=lambda some: some.order)
+        """Of loops by a schedule: fewer bytes take more work, so that the next form is made when it is asked for.
 
-    def least(self) -> Iterator[Candidate]:
+        The first form that is within the budget without a plan is looked for by halving. A larger budget finds the same
+        one or one before it, and all that follow. Before it are those that a plan brings within the budget.
+        """
+        fits = lambda make: (version := make()) is None or version.solver.plain.bytes <= budget
+        first = bisect.bisect_left(self._opened[:-1], True, key=fits)
+        within = lambda version: [some for some in self.curve(version) if some.plan.bytes <= budget]
+        made = itertools.takewhile(lambda version: version is not None, (make() for make in self._opened[first:-1]))
+        last = (make() for make in self._opened[-1:])
+        above = list(itertools.takewhile(bool, (within(make()) for make in reversed(self._opened[:first]))))
+        for version in itertools.chain(made, last):
+            yield from sorted([*itertools.chain(*above), *within(version)], key=lambda some: some.order)
+            above = []
+
+    def least(self) -> list[Candidate]:
         """Those with the fewest bytes, of each kind."""
-        versions = [*self._straight, *self._by_steps]
-        if self._by_steps:
-            *_, last = self._opened(0)
-            versions.append(last)
-        for version in versions:
-            yield from (self._candidate(version, plan) for plan in version.solver.least)
-        yield from sorted(self.by_hand(), key=lambda some: some.plan.bytes)[:1]
+        versions = [*self._straight, *self._by_steps, *[make() for make in self._opened[-1:]]]
+        # Where loops are opened, what is recomputed besides is little.
+        of = lambda version: version.solver.curve[-1:] if version.recipe[0] == "loops" else version.solver.least
+        plans = [(version, plan) for version in versions for plan in of(version)]
+        found = [self._candidate(version, plan, _kept(version, plan)) for version, plan in plans]
+        return [*found, *sorted(self.by_hand(), key=lambda some: some.plan.bytes)[:1]]
 
 
 def _kept(version: Version, plan: Plan) -> int:

@@ -101,6 +101,16 @@ class Graph:
         return Wires(node.outputs for node in self.nodes)
 
     @functools.cached_property
+    def reads(self) -> list[int]:
+        """The inputs of each node, as a number with a bit for each value."""
+        return [sum(1 << v for v in set(values)) for values in self.inputs.lists]
+
+    @functools.cached_property
+    def makes(self) -> list[int]:
+        """The outputs of each node, likewise."""
+        return [sum(1 << v for v in values) for values in self.outputs.lists]
+
+    @functools.cached_property
     def bytes(self) -> np.ndarray:
         """Bytes of each value, as an array."""
         return np.array(self.sizes, np.int64)
@@ -191,4 +201,8 @@ class Graph:
 
     def cost_of(self, sequence: tuple[int, ...] | list[int]) -> float:
         """The operations of a sequence of nodes."""
-        return sum(self.nodes[i].cost for i in sequence)
+        return sum(map(self._costs.__getitem__, sequence))
+
+    @functools.cached_property
+    def _costs(self) -> list[float]:
+        return [node.cost for node in self.nodes]

@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -108,24 +108,19 @@ class Joint:
         return list(self.jaxpr.outvars[self.n_outputs :])
 
 
-def joint_step(closed: Any, pattern: Pattern, seen: Sequence[Any] = ()) -> Any:
-    """The closed jaxpr of a gradient step: from inputs, and cotangents of the active outputs, to outputs and gradients.
+def gradient_step(closed: Any, pattern: Pattern, n_seen: int = 0) -> Callable[..., list[Any]]:
+    """A gradient step: from inputs, and cotangents of the active outputs, to outputs and gradients.
 
     Args:
       closed: the closed jaxpr of the function, without constants that are tracers.
       pattern: what is differentiated.
-      seen: variables of the function whose values are returned, too, behind the outputs.
+      n_seen: how many of its last outputs have no cotangents.
     """
     body, consts = _jax.opened(closed), _jax.consts_of(closed)
-    n_outputs = len(body.outvars)
-    if seen:
-        constants = dict(zip(body.constvars, consts, strict=True))
-        body = _jax.opened(_jax.with_equations(body, body.eqns, [*body.outvars, *seen], constants))
-    avals = [var.aval for var in body.invars]
-    cotangents = [v.aval for v, wanted in zip(body.outvars[:n_outputs], pattern.outputs, strict=True) if wanted]
+    n_inputs, n_outputs = len(body.invars), len(body.outvars) - n_seen
 
     def step(*xs: Any) -> list[Any]:
-        inputs, cts = list(xs[: len(avals)]), list(xs[len(avals) :])
+        inputs, cts = list(xs[:n_inputs]), list(xs[n_inputs:])
         which = [i for i, moves in enumerate(pattern.inputs) if moves]
 
         def some(*moving: Any) -> tuple[list[Any], list[Any]]:
@@ -138,6 +133,24 @@ def joint_step(closed: Any, pattern: Pattern, seen: Sequence[Any] = ()) -> Any:
         _, pull, out = jax.vjp(some, *[inputs[i] for i in which], has_aux=True)
         return [*out, *pull(cts)]
 
+    return step
+
+
+def joint_step(closed: Any, pattern: Pattern, seen: Sequence[Any] = ()) -> Any:
+    """The closed jaxpr of a gradient step.
+
+    Args:
+      closed: the closed jaxpr of the function, without constants that are tracers.
+      pattern: what is differentiated.
+      seen: variables of the function whose values are returned, too, behind the outputs.
+    """
+    body = _jax.opened(closed)
+    avals = [var.aval for var in body.invars]
+    cotangents = [v.aval for v, wanted in zip(body.outvars, pattern.outputs, strict=True) if wanted]
+    if seen:
+        constants = dict(zip(body.constvars, _jax.consts_of(closed), strict=True))
+        closed = _jax.with_equations(body, body.eqns, [*body.outvars, *seen], constants)
+    step = gradient_step(closed, pattern, len(seen))
     return jax.make_jaxpr(step)(*avals, *[a.strip_weak_type() for a in cotangents])
 
 

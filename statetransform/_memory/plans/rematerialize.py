@@ -18,7 +18,7 @@ import numpy as np
 
 from .graph import Graph
 from .liveness import Lives
-from .simulate import bytes_alive, peak, profile, pruned
+from .simulate import bytes_alive, profile, pruned
 
 _MOST = 150  # values that are dropped
 _TRIES = 12  # drops that are tried before giving up
@@ -147,35 +147,34 @@ class _Changes:
 
 def filled(graph: Graph, sequence: Sequence[int], budget: int, rounds: int = 8) -> list[int]:
     """A plan that computes less again, within the same budget; the same plan if there is none."""
-    now = list(sequence)
+    now, live = list(sequence), profile(graph, sequence)
     for _ in range(rounds):
-        spared = _spare(graph, now, budget)
+        spared = _spare(graph, now, live, budget)
         if not spared:
             break
         after = pruned(graph, [i for t, i in enumerate(now) if t not in spared])
-        if peak(graph, after) > budget or graph.cost_of(after) >= graph.cost_of(now) - 1e-9:
+        alive = profile(graph, after)
+        if alive.max(initial=0) > budget or graph.cost_of(after) >= graph.cost_of(now) - 1e-9:
             break
-        now = after
+        now, live = after, alive
     return now
 
 
-def _spare(graph: Graph, sequence: list[int], budget: int) -> set[int]:
+def _spare(graph: Graph, sequence: list[int], live: np.ndarray, budget: int) -> set[int]:
     """The runs to leave out, chosen greedily."""
-    live = profile(graph, sequence)
-    n = len(sequence)
-    latest: dict[int, int] = {}  # the last run of each node so far
-    used: dict[int, int] = {}  # the last use of each value so far
+    n, live, sizes, inputs, outputs = len(sequence), live.copy(), graph.sizes, graph.inputs.lists, graph.outputs.lists
+    done = set[int]()
+    used = [0] * len(sizes)  # the last use of each value so far, or when it was computed
     candidates: list[tuple[float, int, list[tuple[int, int]]]] = []
     for t, i in enumerate(sequence):
-        node = graph.nodes[i]
-        if i in latest:
-            gaps = [(used.get(v, latest[i]), graph.sizes[v]) for v in node.outputs if graph.sizes[v]]
-            rent = sum(size * (t - since) for since, size in gaps)
-            candidates.append((node.cost / (rent + 1.0), t, gaps))
-        latest[i] = t
-        for v in node.outputs:
+        if i in done:
+            gaps = [(used[v], sizes[v]) for v in outputs[i] if sizes[v]]
+            rent = sum([size * (t - since) for since, size in gaps])
+            candidates.append((graph.nodes[i].cost / (rent + 1.0), t, gaps))
+        done.add(i)
+        for v in outputs[i]:
             used[v] = t
-        for v in node.inputs:
+        for v in inputs[i]:
             used[v] = t
     found: set[int] = set()
     for _, t, gaps in sorted(candidates, key=lambda c: (-c[0], c[1])):

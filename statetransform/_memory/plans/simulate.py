@@ -92,22 +92,21 @@ def pruned(graph: Graph, sequence: Sequence[int]) -> list[int]:
 
     The results and gradients count as needed, each at its first run.
     """
-    inputs, outputs, is_free = graph.inputs.lists, graph.outputs.lists, graph.is_free
-    first: dict[int, int] = {}
-    once: list[int] = []
+    reads, makes, is_free = graph.reads, graph.makes, graph.is_free
+    there, once, is_wanted = set[int](), list[int](), list[bool]()
     for i in sequence:
-        if i not in first:
-            first[i] = len(once)
-        elif is_free[i] == 2:
+        is_first = is_free[i] > 0 and i not in there
+        if is_free[i] == 2 and not is_first:
             continue  # what is held for nothing is not computed again
+        if is_first:
+            there.add(i)
         once.append(i)
-    needed, kept = set[int](), []
-    for t in range(len(once) - 1, -1, -1):
-        i = once[t]
-        if not needed.isdisjoint(outputs[i]) or (is_free[i] and first[i] == t):
+        is_wanted.append(is_first)
+    needed, kept = 0, []
+    for i, wanted in zip(reversed(once), reversed(is_wanted), strict=True):
+        if wanted or needed & makes[i]:
             kept.append(i)
-            needed.difference_update(outputs[i])
-            needed.update(inputs[i])
+            needed = needed & ~makes[i] | reads[i]
     return kept[::-1]
 
 

@@ -58,7 +58,9 @@ class Solver:
 
     def rated(self, sequence: Sequence[int]) -> Plan:
         """A sequence without what nothing needs, and its figures."""
-        kept = tuple(pruned(self.graph, sequence))
+        kept = tuple(sequence)
+        if kept not in self._rated:
+            kept = tuple(pruned(self.graph, kept))
         if kept not in self._rated:
             self._rated[kept] = Plan(kept, peak(self.graph, kept), self.graph.cost_of(kept))
         return self._rated[kept]

@@ -19,7 +19,7 @@ from .blocks import Row
 from .checkpoints import Checkpoints, Form, by_size, by_source, with_checkpoints
 from .devices import partitioned
 from .existing import Held, scoped
-from .joint import Joint, Pattern, build, flattened, joint_step, seen_in, without_equal, without_seen
+from .joint import Joint, Pattern, build, flattened, gradient_step, joint_step, seen_in, without_equal, without_seen
 from .loops import Opened, has_batches, scans_in, with_budget, with_inputs_in_place, with_least, with_steps
 from .solve import Plan, Solver
 
@@ -107,6 +107,12 @@ class Version:
         """The closed jaxpr of the gradient step, flattened."""
         return self._flat[0]
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether the plain step is the flattened one, so that both compile to the same."""
+        primitives = lambda step: [eqn.primitive for eqn in _jax.opened(step).eqns]
+        return self._written is None and primitives(self.step) == primitives(self.flat)
+
     @functools.cached_property
     def joint(self) -> Joint:
         """Both passes."""
@@ -156,7 +162,7 @@ class Version:
     def checkpointed(self, checkpoints: Checkpoints) -> Version:
         """With checkpoints as people write them."""
         closed = with_checkpoints(self.closed, checkpoints)
-        return Version(closed, self.pattern, self.recipe, shardings=self._shardings, target=self.target)
+        return Version(closed, self.pattern, self.recipe, closed, self._shardings, self.target)
 
     @property
     def cotangents(self) -> list[Any]:
@@ -213,8 +219,9 @@ class Version:
 
     def plain_step(self, *xs: Any) -> list[Any]:
         """The gradient step as JAX differentiates the function as it was written, with the checkpoints in it."""
-        step = self.step if self._written is None else joint_step(self._written, self.pattern)
-        return _jax.eval_jaxpr(_jax.opened(step), _jax.consts_of(step), *xs)
+        if self._written is not None:
+            return gradient_step(self._written, self.pattern)(*xs)
+        return _jax.eval_jaxpr(_jax.opened(self.step), _jax.consts_of(self.step), *xs)
 
 
 class Versions:
@@ -267,27 +274,17 @@ class Versions:
         figures = lambda version: (version.solver.plain.bytes, version.joint.graph.cost)
         return list({figures(version): version for version in filter(None, reversed(found))}.values())[::-1]
 
-    def opened(self, budget: int) -> Iterator[Version]:
-        """With the loops opened with fewer and fewer bytes, from those with which all of it may take a budget.
+    def opened(self) -> Iterator[Callable[[], Version | None]]:
+        """With the loops opened with fewer and fewer bytes: fixed shares of what the plain loops keep.
 
-        The bytes of the loops are the same for each budget: fixed shares of what the plain loops keep.
+        Each is made when it is asked for, and None where the loops cannot do with so little.
         """
         n = len(scans_in(self._closed))
-        if not n:
-            return
-        plain = with_budget(self._closed, _ENDLESS, self._pattern.inputs)
-        top, size, last = self.first.solver.plain.bytes, float(plain.bytes), None
-        while size >= 1:
-            size *= _LESS
-            if min(top - plain.bytes + size, top * size / max(plain.bytes, 1)) > budget:
-                continue
-            version = self._with_loops(int(size) // n)
-            if version is None:
-                break
-            if version is not last:
-                yield (last := version)
-        if (version := self._with_loops("least")) is not None and version is not last:
-            yield version
+        size = float(with_budget(self._closed, _ENDLESS, self._pattern.inputs).bytes) if n else 0.0
+        while (size := _LESS * size) >= 1:
+            yield functools.partial(self._with_loops, int(size) // n)
+        if n:
+            yield functools.partial(self._with_loops, "least")
 
     @functools.cached_property
     def _to_open(self) -> Any:
