@@ -71,6 +71,9 @@ class Candidate:
         return whole(program, self.version.joint.n_inputs), self.version
 
 
+Rated = tuple[Plan, float, int]  # with the other figures of a candidate
+
+
 class Candidates:
     """The programs for one gradient step.
 
@@ -80,6 +83,7 @@ class Candidates:
       opened: what makes those with the loops opened with fewer and fewer bytes, None where these are too few; the last
         one makes that with the fewest.
       work: operations of the plain step.
+      rated: the plans of all forms with their figures, as far as they are known from another budget.
     """
 
     def __init__(
@@ -88,38 +92,48 @@ class Candidates:
         by_steps: list[Version],
         opened: list[Callable[[], Version | None]],
         work: float,
+        rated: dict[Any, list[Rated]],
     ) -> None:
         self._rated, self._by_steps, self._opened = straight[-1], by_steps, opened
         self._straight = [straight[0], *[some for some in straight[1:] if len(some.joint.graph.nodes) <= _MANY]]
         self._work = max(work, 1e-9)
-        self._curves: dict[Any, list[Candidate]] = {}
+        self._known = rated
+        self._found: dict[Any, list[Candidate]] = {}
+
+    def _candidates(self, kind: str, version: Version, rated: Callable[[Version], Iterator[Rated]]) -> list[Candidate]:
+        """Those of a kind and a form, the least work first; their figures are the same for each budget."""
+        key = kind, version.recipe
+        if key not in self._found:
+            if key not in self._known:
+                self._known[key] = list(rated(version))
+            found = [Candidate(version, *figures) for figures in self._known[key]]
+            self._found[key] = sorted(found, key=lambda some: some.order)
+        return self._found[key]
 
     def curve(self, version: Version) -> list[Candidate]:
         """The plans of one form, those with the least work first."""
-        if version.recipe not in self._curves:
-            # With loops opened, the plain plan is a plan as well.
-            plain = version.solver.plain.sequence if version.recipe[0] != "loops" else None
-            found = [self._candidate(version, plan) for plan in version.solver.curve if plan.sequence != plain]
-            self._curves[version.recipe] = sorted(found, key=lambda some: some.order)
-        return self._curves[version.recipe]
+        return self._candidates("curve", version, self._rated_curve)
 
-    def _candidate(self, version: Version, plan: Plan, at_best: int = 0) -> Candidate:
-        return Candidate(version, plan, Emitted(version.joint, plan.sequence).cost / self._work, at_best)
+    def _rated_curve(self, version: Version) -> Iterator[Rated]:
+        # With loops opened, the plain plan is a plan as well.
+        plain = version.solver.plain.sequence if version.recipe[0] != "loops" else None
+        return (self._emitted(version, plan) for plan in version.solver.curve if plan.sequence != plain)
+
+    def _emitted(self, version: Version, plan: Plan, at_best: int = 0) -> Rated:
+        return plan, Emitted(version.joint, plan.sequence).cost / self._work, at_best
 
     def by_hand(self) -> list[Candidate]:
         """The forms that people write by hand, the least work first."""
-        version = self._straight[0]
-        if "by hand" not in self._curves:
-            plans = version.solver.by_hand if version.takes_checkpoints else []
-            # With all values as nodes nothing is counted that JAX does not write down.
-            rated = {plan.checkpoints: plan for plan in self._rated.solver.by_hand}
-            found = []
-            for plan in filter(version.is_by_source, plans):
-                same = rated.get(plan.checkpoints, plan)
-                at_best = min(_kept(version, plan), _kept(self._rated if same is not plan else version, same))
-                found.append(Candidate(version, plan, same.cost / self._work, at_best))
-            self._curves["by hand"] = sorted(found, key=lambda some: some.order)
-        return self._curves["by hand"]
+        return self._candidates("by hand", self._straight[0], self._rated_by_hand)
+
+    def _rated_by_hand(self, version: Version) -> Iterator[Rated]:
+        plans = version.solver.by_hand if version.takes_checkpoints else []
+        # With all values as nodes nothing is counted that JAX does not write down.
+        rated = {plan.checkpoints: plan for plan in self._rated.solver.by_hand}
+        for plan in filter(version.is_by_source, plans):
+            same = rated.get(plan.checkpoints, plan)
+            at_best = min(_kept(version, plan), _kept(self._rated if same is not plan else version, same))
+            yield plan, same.cost / self._work, at_best
 
     @property
     def finest(self) -> Candidate:
@@ -156,11 +170,13 @@ class Candidates:
     def least(self) -> list[Candidate]:
         """Those with the fewest bytes, of each kind."""
         versions = [*self._straight, *self._by_steps, *[make() for make in self._opened[-1:]]]
-        # Where loops are opened, what is recomputed besides is little.
-        of = lambda version: version.solver.curve[-1:] if version.recipe[0] == "loops" else version.solver.least
-        plans = [(version, plan) for version in versions for plan in of(version)]
-        found = [self._candidate(version, plan, _kept(version, plan)) for version, plan in plans]
+        found = [some for version in versions for some in self._candidates("least", version, self._rated_least)]
         return [*found, *sorted(self.by_hand(), key=lambda some: some.plan.bytes)[:1]]
+
+    def _rated_least(self, version: Version) -> Iterator[Rated]:
+        # Where loops are opened, what is recomputed besides is little.
+        plans = version.solver.curve[-1:] if version.recipe[0] == "loops" else version.solver.least
+        return (self._emitted(version, plan, _kept(version, plan)) for plan in plans)
 
 
 def _kept(version: Version, plan: Plan) -> int:

@@ -189,7 +189,9 @@ class Planner:
             straight = versions.straight(known.held or {} if self._compiles else {})
             self._begin("planning")
             work = versions.first.joint.graph.cost
-            self._candidates[pattern] = Candidates(straight, versions.by_steps, list(versions.opened()), work)
+            self._candidates[pattern] = Candidates(
+                straight, versions.by_steps, list(versions.opened()), work, known.rated
+            )
         return self._candidates[pattern]
 
     def decide(self, pattern: Pattern, budget: int) -> Decision | Shortage:
@@ -253,8 +255,9 @@ class Planner:
         if some.plan.bytes <= budget:
             return True
         finest = self.candidates(pattern).finest
-        record = self._compiled(pattern, finest, 0)
-        ratio = 0.0 if record.compiled is None else record.compiled / max(finest.plan.bytes, 1)
+        size = self._compiled(pattern, finest, 1).compiled or 1
+        sure = self._compiled(pattern, finest, size).compiled or 1  # the same whatever was asked before
+        ratio = sure / max(finest.plan.bytes, 1)
         return min(ratio / _APART, 1.0) * some.plan.bytes <= budget
 
     def _least(self, pattern: Pattern, budget: int) -> Iterator[Candidate]:

@@ -30,6 +30,7 @@ from ... import _jax
 from ..targets import Target, target_of
 from .checkpoints import Checkpoints
 from .existing import Held
+from .solve import Plan
 
 logger = logging.getLogger("statetransform")
 
@@ -77,6 +78,7 @@ class Known:
       held: what each equation of the plain step holds as compiled, by number; None if it was not read.
       answers: the plan for each budget.
       tried: the last plans that were compiled, by their keys.
+      rated: the plans that were found, with their figures, by kind and form; they are not in the file.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -87,6 +89,7 @@ class Known:
         self.answers: dict[int, MeasuredPlan] = {}
         self.held: dict[int, Held] | None = None
         self.tried: dict[Any, MeasuredPlan] = {}
+        self.rated: dict[Any, list[tuple[Plan, float, int]]] = {}
         if file is not None:
             self._read(file)
 
