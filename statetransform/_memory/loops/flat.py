@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..._base.functions import all_that
 from ..._jax import Tracer, eval_jaxpr, is_differentiable, slice_type, typeof, weak, without_constvars
 from ..context import Context
 from ..programs.references import made_in
-from ..programs.walk import moving, walk
+from ..programs.walk import moved_by_steps, moving, walk
 from ..targets import Target, target_of
 from .arrays import Leaves
 from .budget import MemoryBudget
@@ -66,12 +67,22 @@ def moved(jaxpr: Any, selected: Selected) -> Selected:
         carry = after
 
 
+def reached(jaxpr: Any, selected: Selected, carry: Sequence[bool], ys: Sequence[bool]) -> Selected:
+    """What of that which is selected gets a cotangent from some leaves of the last carry and some stacked outputs."""
+    n_consts = len(jaxpr.invars) - len(carry) - len(selected.xs)
+    flags = moved_by_steps(jaxpr, n_consts, carry, ys)
+    rest = [False] * (len(selected.consts) - n_consts)
+    parts = [*flags[:n_consts], *rest], flags[n_consts : n_consts + len(carry)], flags[n_consts + len(carry) :]
+    return Selected(*[tuple(map(operator.and_, *pair)) for pair in zip(parts, selected, strict=True)])
+
+
 class Flat:
     """A step as a function of lists of arrays, with all that it closes over as its first argument.
 
     Attributes:
       call: one step, `call(consts, carry, x) -> (carry, y)`. It holds no array: derivative rules outlive the trace.
       moves, needed: which leaves of the carry get a tangent, and which ones the derivative depends on.
+      reached: what gets a cotangent.
       init: the leaves of the initial carry, none of them weakly typed.
     """
 
@@ -85,6 +96,7 @@ class Flat:
         n_carry = jax.tree.structure(carry_type).num_leaves
         self.call, self._jaxpr, self.consts = as_function(closed, n_carry)
         self.moves = functools.partial(moved, self._jaxpr)
+        self.reached = functools.partial(reached, self._jaxpr)
         self._y_tree = jax.tree.structure(y_type)
         self.avals, self.y_avals = tuple(map(typeof, self.init)), tuple(closed.out_avals[n_carry:])
         inputs = list(map(typeof, self.consts)), list(self.avals), list(map(typeof, jax.tree.leaves(x)))

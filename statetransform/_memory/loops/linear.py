@@ -32,7 +32,7 @@ class Linear:
 
     Attributes:
       fun: the linear function.
-      transpose: `transpose(residuals, cotangents) -> cotangents_in`; a cotangent may be None, for zero.
+      transpose: `transpose(residuals, cotangents) -> cotangents_in`; None for zero, in and out.
       out: the abstract values of the outputs.
       n_residuals: how many of the operands are residuals.
       like: a function whose outputs depend on the operands as those of `fun` do, or on more of them; None for `fun`.
@@ -97,7 +97,7 @@ def _batch(
         in_axes, out_axes = (residual_axes, ct_axes, 0), [axis or 0 for axis in tangent_axes]
         cts = jax.vmap(of_lane, in_axes=in_axes, out_axes=out_axes, **lanes)(residuals, cotangents, is_first)
         # All lanes share a tangent that is not mapped, so its cotangent is the sum over them.
-        return [ct.sum(0) if axis is None else ct for ct, axis in zip(cts, tangent_axes, strict=True)]
+        return [ct if ct is None or axis is not None else ct.sum(0) for ct, axis in zip(cts, tangent_axes, strict=True)]
 
     def like(residuals: list[Any], tangents: list[Any]) -> Leaves:
         in_axes = (residual_axes, tangent_axes)

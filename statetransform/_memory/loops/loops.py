@@ -99,7 +99,7 @@ def scan(
         consts = flat.consts
         forward = functools.partial(sweep.forward, step)
         backward = functools.partial(sweep.backward, step)
-    loop = CheckpointedLoop(plain, forward, flat.moves, backward, again)
+    loop = CheckpointedLoop(plain, forward, flat.moves, flat.reached, backward, again)
     return flat.unflatten(*loop(consts, flat.init, [jnp.asarray(x) for x in jax.tree.leaves(xs)]))
 
 
@@ -158,7 +158,9 @@ def while_loop(
 
         # Without a bound, no loop that can be transposed does the same.
         backward, bounded = functools.partial(sweep.backward, step), None if max_steps is None else again
-        return CheckpointedLoop(plain, forward, flat.moves, backward, bounded, _NEEDS_BOUND.format(where), near)
+        return CheckpointedLoop(
+            plain, forward, flat.moves, flat.reached, backward, bounded, _NEEDS_BOUND.format(where), near
+        )
 
     near = loop(dataclasses.replace(step, room=None))
     whole = loop(step, near) if room else near

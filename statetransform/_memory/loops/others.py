@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,14 +29,10 @@ from ..programs.primitives import Kind, kind_of
 from ..programs.references import made_in
 from ..programs.rewrite import changed_params, evaluate, rescanned, rewrite
 from ..programs.sources import Place
-from ..programs.walk import inner_jaxprs, moving, walk
+from ..programs.walk import inner_jaxprs, is_rule_of_ours, moving, walk
 from . import loops
 from .budget import MemoryBudget
 from .tangent import forward_only
-
-# Where derivative rules are written whose loops nobody else has to treat.
-_MEMORY = pathlib.Path(__file__).resolve().parent.parent
-_OURS = (f"{_MEMORY / 'loops'}/", f"{_MEMORY / 'plans'}/")
 
 
 class Rewriter:
@@ -212,7 +207,7 @@ def _concerns(eqn: Any) -> bool:
     if kind_of(eqn) is Kind.LOOP:
         return True
     if kind_of(eqn) is Kind.RULE:
-        return not _jax.function_of(eqn.params["call_jaxpr"])[1].startswith(_OURS)
+        return not is_rule_of_ours(eqn)
     is_entered = kind_of(eqn) in (Kind.CALL, Kind.BRANCH) or eqn.primitive.name == "shard_map"
     if not is_entered and not _jax.is_remat(eqn):
         return False

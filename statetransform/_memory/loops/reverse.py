@@ -143,24 +143,18 @@ class ByVjp:
 
     @functools.cached_property
     def _live(self) -> tuple[Step, tuple[bool, ...]]:
-        """The step without what no cotangent comes from, and which leaves of the carry have one before some step.
+        """The step without what no cotangent comes from, and which leaves of the carry have one after some step.
 
         What is left out must not be differentiated: zero times an infinite slope is not a number.
         """
-        step, chosen, consts = self.step, self.selected.carry, len(self.consts)
+        step, chosen = self.step, self.selected.carry
         live = chosen if self._is_live is None else tuple(merge([False] * len(chosen), chosen, self._is_live))
         if live == chosen:
             return step, live
         types = list(map(typeof, self.consts)), list(step.avals), list(map(slice_type, self.xs))
         closed: Any = jax.make_jaxpr(step.fun)(*types)
         seen = [ct is not None for ct in self.ct_ys or []]
-        while True:
-            part, used = without_unused(closed.jaxpr, [*live, *seen])
-            before = used[consts : consts + len(live)]
-            more = tuple(a or (b and c) for a, b, c in zip(live, before, chosen, strict=True))
-            if more == live:
-                break
-            live = more
+        part, used = without_unused(closed.jaxpr, [*live, *seen])
 
         def fun(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
             out = eval_jaxpr(part, closed.consts, *pick([*consts, *carry, *x], used))

@@ -36,6 +36,7 @@ class CheckpointedLoop:
         others it takes which primals are differentiated.
       moves: extends a selection of the carry by the leaves that receive a tangent during the loop. Others,
         such as the covariance of a filter, are computed again and not differentiated.
+      reached: what of a selection gets a cotangent if some leaves of the last carry and some outputs have one.
       backward: the cotangents of these; see `sweep.backward`.
       again: an equivalent loop that JAX can differentiate, used for derivatives of the sweeps. Also receives what was
         saved, which holds the number of steps. None if there is no such loop: then the sweeps themselves are
@@ -48,6 +49,7 @@ class CheckpointedLoop:
     plain: Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]
     forward: Callable[[Selected, Leaves, Leaves, Leaves], tuple[Leaves, Leaves, Saved]]
     moves: Callable[[Selected], Selected]
+    reached: Callable[[Selected, Sequence[bool], Sequence[bool]], Selected]
     backward: Callable[[Selected, Leaves, Leaves, Saved, Leaves, Leaves, Sequence[bool]], Cotangents]
     again: Callable[[Leaves, Leaves, Leaves, Saved], tuple[Leaves, Leaves]] | None
     cure: str = ""
@@ -143,10 +145,18 @@ class Tangent:
         return pick(jax.tree.leaves(self.loop.plain(*moved)), self.is_moving)
 
     def transpose(self, residuals: Leaves, cts: Leaves) -> Leaves:
-        """The cotangents of the selected primals, by the backward sweep; those of the outputs may be None, for zero."""
+        """The cotangents of the selected primals, by the backward sweep; None for zero, in and out."""
         sweep = jax.custom_jvp(self.sweep)
         sweep.defjvp(lambda args, dots: (sweep(*args), jax.jvp(self.again, args, dots)[1]))
-        return sweep(*self.tree.unflatten(residuals), list(cts))
+        out = sweep(*self.tree.unflatten(residuals), list(cts))
+        # The others are zero for certain: they must not meet an infinite slope outside of the loop.
+        is_reached = [flag for pair in zip(self.reached(cts), self.selected, strict=True) for flag in pick(*pair)]
+        return [ct if flag else None for ct, flag in zip(out, is_reached, strict=True)]
+
+    def reached(self, cts: Leaves) -> Selected:
+        """What gets a cotangent from those of the outputs."""
+        seen = [ct is not None for ct in merge([None] * len(self.avals), self.is_moving, cts)]
+        return self.loop.reached(self.selected, seen[: self.n_carry], seen[self.n_carry :])
 
     def sweep(self, primals: Primals, saved: Saved, cts: Leaves) -> Leaves:
         """`transpose` without derivatives."""
@@ -154,7 +164,7 @@ class Tangent:
         everywhere = merge([None] * len(self.avals), self.is_moving, cts)
         ct_carry, ct_ys = pick(everywhere[: self.n_carry], self.selected.carry), everywhere[self.n_carry :]
         avals = pick(self.avals[: self.n_carry], self.selected.carry)
-        is_live = tuple(ct is not None for ct in ct_carry)
+        is_live = pick(self.reached(cts).carry, self.selected.carry)
         ct_carry = [zeros(aval) if ct is None else ct for aval, ct in zip(avals, ct_carry, strict=True)]
         return jax.tree.leaves(self.loop.backward(self.selected, consts, xs, saved, ct_carry, ct_ys, is_live))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -10,10 +11,14 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 
 from ... import _jax
+from ..._jax import is_differentiable
 from .primitives import Kind, kind_of
 from .sources import Place, Source
 
 MARK = "kept from "  # how the names begin that `policies.save_from` gives
+# Where derivative rules are written whose primal function says all that a tangent depends on.
+_MEMORY = pathlib.Path(__file__).resolve().parent.parent
+_OURS = (f"{_MEMORY / 'loops'}/", f"{_MEMORY / 'plans'}/")
 
 
 class Inner(NamedTuple):
@@ -142,6 +147,64 @@ def moving(jaxpr: Any, inputs: Sequence[bool]) -> set[Any]:
         differentiable = [jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in eqn.outvars]
         found.update(v for v, moves, can in zip(eqn.outvars, outputs, differentiable, strict=True) if moves and can)
     return found
+
+
+def is_rule_of_ours(eqn: Any) -> bool:
+    """Whether an equation is a function with the derivative rule of one of this package's loops or plans."""
+    return kind_of(eqn) is Kind.RULE and _jax.function_of(eqn.params["call_jaxpr"])[1].startswith(_OURS)
+
+
+def moved_by(jaxpr: Any, outputs: Sequence[bool]) -> tuple[bool, ...]:
+    """Which inputs of a jaxpr the tangents of some of its outputs can come from.
+
+    The opposite of `moving`, also through loops and branches: what only decides how often or where something is done
+    moves nothing.
+
+    >>> import jax, jax.numpy as jnp
+    >>> step = lambda x, y: jax.lax.fori_loop(0, 3, lambda _, c: (jnp.where(c[1] > 0, c[0], 0.0), c[1] * 2), (x, y))
+    >>> jaxpr = jax.make_jaxpr(step)(1.0, 1.0)
+    >>> moved_by(jaxpr, [True, False]), moved_by(jaxpr, [False, True])
+    ((True, False), (False, True))
+    """
+    body = _jax.opened(jaxpr)
+    found = {var for var, is_seen in zip(body.outvars, outputs, strict=True) if is_seen and _can_move(var)}
+    for eqn in reversed(body.eqns):
+        given = [var in found for var in eqn.outvars]
+        if any(given) and not _jax.is_without_tangent(eqn):
+            inputs = zip(eqn.invars, _moved_by(eqn, given), strict=True)
+            found.update(var for var, moves in inputs if moves and _can_move(var))
+    return tuple(var in found for var in body.invars)
+
+
+def moved_by_steps(step: Any, n_consts: int, carry: Sequence[bool], ys: Sequence[bool]) -> list[bool]:
+    """The same for a loop with this step: which constants, leaves of the first carry, and stacked inputs."""
+    while True:
+        inputs = moved_by(step, [*carry, *ys])
+        before = inputs[n_consts : n_consts + len(carry)]
+        more = [a or b for a, b in zip(carry, before, strict=True)]
+        if more == list(carry):
+            return [*inputs[:n_consts], *carry, *inputs[n_consts + len(carry) :]]
+        carry = more
+
+
+def _moved_by(eqn: Any, outputs: list[bool]) -> Sequence[bool]:
+    name, inner = eqn.primitive.name, inner_jaxprs(eqn)
+    if kind_of(eqn) is Kind.CALL or name == "shard_map" or _jax.is_remat(eqn) or is_rule_of_ours(eqn):
+        return moved_by(inner[0].jaxpr, outputs)
+    if name == "cond":
+        branches = [moved_by(branch.jaxpr, outputs) for branch in inner]
+        return [False, *map(any, zip(*branches, strict=True))]
+    if name == "scan":
+        n_consts, n_carry = counts_of_scan(eqn)
+        return moved_by_steps(inner[0].jaxpr, n_consts, outputs[:n_carry], outputs[n_carry:])
+    if name == "while":
+        n_test = eqn.params["cond_nconsts"]
+        return [False] * n_test + moved_by_steps(inner[1].jaxpr, eqn.params["body_nconsts"], outputs, [])
+    return [True] * len(eqn.invars)
+
+
+def _can_move(atom: Any) -> bool:
+    return not isinstance(atom, jex.Literal) and is_differentiable(atom.aval)
 
 
 def backward_slice(jaxpr: Any, outputs: Sequence[Any]) -> list[Any]:
