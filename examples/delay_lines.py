@@ -102,7 +102,7 @@ def main(
     colors = ["0.7", "0.7", "C0", "C0", "C0"]
     drawn = bars.bar(labels, [size for size, _ in found.values()], color=colors)
     bars.bar_label(drawn, fmt="%.1f")
-    bars.set(title=f"memory of a gradient through {steps} steps (MB)", yscale="log")
+    bars.set(title=f"memory of a gradient through {steps} steps (MB)")
     bars.margins(y=0.15)
     picture = pathlib.Path(out) / "delay_lines.png"
     picture.parent.mkdir(parents=True, exist_ok=True)

@@ -102,7 +102,7 @@ def main(steps: int = 400, size: int = 96, out: str = "out") -> None:
         list(found), [row[0] for row in found.values()], color=["0.7", "C0", "C1"]
     )
     bars.bar_label(drawn, fmt="%.2f")
-    bars.set(title="memory of a gradient (MB)", yscale="log")
+    bars.set(title="memory of a gradient (MB)")
     bars.margins(y=0.15)
     picture = pathlib.Path(out) / "fdtd.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
