@@ -20,7 +20,7 @@ from statetransform._memory.plans import choose, plan_cache
 from .compilers import KEEPS_BARRIERS
 
 Figures = tuple[bool, bool, float]
-DEPTH = 6
+DEPTH = 4
 
 
 def noise(*shape: int, seed: int = 0) -> jax.Array:
