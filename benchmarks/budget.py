@@ -26,7 +26,7 @@ import statetransform as st
 from statetransform import _jax, policies, transform
 from statetransform._memory.plans import choose as planning
 from statetransform._memory.plans.choose import Planner
-from statetransform._memory.plans.joint import Pattern
+from statetransform._memory.plans.gradient import Pattern
 from statetransform._memory.programs.flops import jaxpr_flops
 from statetransform._memory.programs.rewrite import inlined
 from statetransform._memory.programs.walk import backward_slice

@@ -10,7 +10,7 @@ from .._base.table import Drawing, Records, Table
 from .._memory.plans.candidates import Candidate
 from .._memory.plans.choose import Planner, compiled_step
 from .._memory.plans.cost import nbytes
-from .._memory.plans.joint import Pattern
+from .._memory.plans.gradient import Pattern
 from .._memory.programs.references import made_in, refuse_references
 from .._memory.programs.sizes import format_bytes
 from .._memory.targets import placed

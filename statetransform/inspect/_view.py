@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from .._base.errors import StateTraceError
 from .._base.functions import all_that
 from .._jax import has_rule
-from .._memory.plans.joint import Pattern
+from .._memory.plans.gradient import Pattern
 from .._memory.programs.sources import Source
 from .._memory.targets import Target, placed, target_of
 from .._states.frame import kept_by_nobody

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from statetransform._memory.plans.gradient import Pattern, flattened, joint_step, without_equal
+
 # Plans of graphs that no function has: the judge of plans against the definition of what it counts.
 from statetransform._memory.plans.graph import Graph, Node
-from statetransform._memory.plans.joint import Pattern, build, flattened, joint_step, without_equal
+from statetransform._memory.plans.joint import build
 from statetransform._memory.plans.simulate import InvalidPlanError, check, peak, profile
 from statetransform._memory.plans.solve import Solver
 

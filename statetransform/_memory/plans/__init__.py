@@ -6,11 +6,12 @@
    takes the first of the `candidates` that fits as compiled. `plan_cache` remembers what was found, and `meter` shows
    a bar.
 3. `versions` has the function in several forms: planned by the values that exist, or by all, and with its loops opened
-   (`loops`). For each form, `joint` traces the gradient step and makes a `graph` of it: nodes that need and make
-   values. What a node costs is in `cost`; bytes are those of one device (`devices`).
+   (`loops`). For each form, `gradient` traces the gradient step, and `joint` makes a `graph` of it: nodes that need and
+   make values. What a node costs is in `cost`; bytes are those of one device (`devices`).
 4. `solve` makes a curve of plans, sequences of nodes, from the plain one down. It begins with those that people write
    by hand (`checkpoints`, around blocks that `blocks` finds). `rematerialize` brings a plan within fewer bytes, and
    uses the memory that is left.
 5. `simulate` counts the bytes that a plan has alive at each step, from when each value is alive (`liveness`).
-6. `emit` makes programs of a plan, a forward pass and a backward pass; `barriers` keep their order.
+6. `emit` makes programs of a plan, a forward pass and a backward pass, which `run` their nodes; `barriers` keep their
+   order. A value that is read in another order or shape alone is made in that (`forms`).
 """

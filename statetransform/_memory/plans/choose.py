@@ -27,7 +27,7 @@ from .barriers import keeps_barriers
 from .candidates import Candidate, Candidates
 from .emit import Emitted
 from .existing import existing
-from .joint import Pattern
+from .gradient import Pattern
 from .meter import Meter
 from .plan_cache import Known, MeasuredPlan, known_of
 from .simulate import InvalidPlanError, check, profile

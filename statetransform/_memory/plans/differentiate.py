@@ -34,7 +34,7 @@ from ..programs.walk import walk
 from .choose import Decision, Planner, Shortage, excess_message, shortage_message
 from .devices import is_unknown
 from .emit import Emitted, Pulled, whole
-from .joint import Pattern
+from .gradient import Pattern
 from .meter import Meter
 from .versions import Version
 

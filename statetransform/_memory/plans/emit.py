@@ -13,33 +13,27 @@ For a compiler that removes barriers see `barriers`.
 
 from __future__ import annotations
 
-import collections
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from ... import _jax
-from ..programs.primitives import Kind, kind_of
 from . import cost
-from .barriers import behind, has_number, keeps_barriers, tied
+from .barriers import keeps_barriers, tied
+from .forms import forms
 from .graph import Graph
 from .joint import Joint
-from .pools import is_unpooled, unpooled
+from .run import DRAWN, Count, Run
 from .simulate import lifetimes, profile, split_of
 
 # Where much is alive there is a barrier before each run, or in long plans before every few, as each costs compile time:
 # the same step compiles to other bytes in another program where compilers have a choice.
 _BARRIERS = 200
 _MUCH = 0.5  # of the most bytes
-_DRAWN = 16  # times the bytes that a node reads: if it makes more, it is taken for one that draws random numbers
-# These compute equal numbers where they use them.
-_READS_NUMBERS = cost.VIEWS | cost.ELEMENTWISE | cost.REDUCTIONS
 
 
 class Emitted:
@@ -59,10 +53,10 @@ class Emitted:
         lives = lifetimes(joint.graph, sequence)
         s = self._split
         used = set(_needed_later(joint.graph, self._sequence[s:]))
-        used |= {v for a in joint.gradients for v in _values_of(joint, a) if v not in _made(joint.graph, sequence[s:])}
+        used |= {v for a in joint.gradients for v in joint.values_of(a) if v not in _made(joint.graph, sequence[s:])}
         self.kept: list[int] = sorted({v for v, first, _ in lives if first < s and v in used})
         kept = {joint.variables[v] for v in self.kept}  # as they are: the backward pass begins with them
-        self._lives, self._forms = lives, {var: form for var, form in _forms(joint).items() if var not in kept}
+        self._lives, self._forms = lives, {var: form for var, form in forms(joint).items() if var not in kept}
         self._ends = _only_for_scalars(joint, sequence[:s], {*self.kept})
         # Where loops are in the place of barriers, they cost more, and what is given would be copied for them.
         self._has_loops = not keeps_barriers()
@@ -70,7 +64,7 @@ class Emitted:
 
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and what is kept."""
-        run = _Run(self._joint, inputs, (), self._forms, self._lives)
+        run = Run(self._joint, inputs, (), self._forms, self._lives)
         outputs = self._run_forward(run)
         kept = [run.env[self._joint.variables[v]] for v in self.kept]
         large = {i: x for i, x in enumerate(outputs) if jnp.shape(x)}
@@ -82,7 +76,7 @@ class Emitted:
     def backward(self, inputs: Sequence[Any], kept: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         """The gradients."""
         joint = self._joint
-        run = _Run(joint, inputs, cotangents, self._forms, self._lives)
+        run = Run(joint, inputs, cotangents, self._forms, self._lives)
         run.env.update({joint.variables[v]: x for v, x in zip(self.kept, kept, strict=True)})
         run.made += [joint.variables[v] for v in self.kept]
         return self._run_backward(run)
@@ -92,13 +86,13 @@ class Emitted:
         """The operations of both passes, with what is computed where it is read."""
         counted = 0.0
         for run_pass in (self._run_forward, self._run_backward):
-            run = _Count(self._joint, self._forms, self._lives)
+            run = Count(self._joint, self._forms, self._lives)
             run.env.update(dict.fromkeys((self._joint.variables[v] for v in self.kept), 0))
             run_pass(run)
             counted += run.operations
         return counted
 
-    def _run_forward(self, run: _Run) -> list[Any]:
+    def _run_forward(self, run: Run) -> list[Any]:
         draws, apart = ({}, {}) if self._has_loops else (self._draws(), self._apart())
         for t, i in enumerate(self._sequence[: self._split]):
             if t in draws:
@@ -108,7 +102,7 @@ class Emitted:
                 run.tie(apart[t], [])
         return [run.read(atom) for atom in self._joint.outputs]
 
-    def _run_backward(self, run: _Run) -> list[Any]:
+    def _run_backward(self, run: Run) -> list[Any]:
         barriers = self._barriers()
         for t in range(self._split, len(self._sequence)):
             if t in barriers:
@@ -128,7 +122,7 @@ class Emitted:
         for t, i in enumerate(self._sequence[: self._split]):
             node = graph.nodes[i]
             given = [var for var in joint.roots([a for eqn in node.eqns for a in eqn.invars]) if var in joint.given]
-            least = size(node.outputs) // _DRAWN
+            least = size(node.outputs) // DRAWN
             if size(node.inputs) + sum(cost.nbytes(var.aval) for var in given) >= least:
                 made += node.outputs
                 continue
@@ -279,219 +273,6 @@ def _only_for_scalars(joint: Joint, sequence: Sequence[int], wanted: set[int]) -
 
 def _made(graph: Graph, sequence: Sequence[int]) -> set[int]:
     return {v for i in sequence for v in graph.nodes[i].outputs}
-
-
-def _values_of(joint: Joint, atom: Any) -> list[int]:
-    """The values that an atom is a view of."""
-    return [joint.numbers[var] for var in joint.roots([atom]) if var in joint.numbers]
-
-
-def _forms(joint: Joint) -> dict[Any, Any]:
-    """For the variables that are nothing but gradients, or parts of them, in another order or shape: what is read.
-
-    It is made at once. A compiler that sees the product for a weight's gradient together with its transpose computes
-    it in that order; where it does not, there are two of them for a while, and one more copy.
-    """
-    graph, numbers, found = joint.graph, joint.numbers, dict[Any, Any]()
-    gradients = list(dict.fromkeys(atom for atom in joint.gradients if not isinstance(atom, jex.Literal)))
-    parts, summed = list(gradients), set(graph.gradients)
-    for node in reversed(graph.nodes):
-        if node.is_backward and node.eqns[-1].primitive.name == "add_any" and not summed.isdisjoint(node.outputs):
-            parts += node.eqns[-1].invars
-            summed.update(node.inputs)
-    uses = collections.Counter(v for node in graph.nodes for v in node.inputs)
-    uses.update(v for atom in (*joint.outputs, *gradients) for v in _values_of(joint, atom))
-    for atom in dict.fromkeys(parts):
-        values = [] if atom in numbers else _values_of(joint, atom)
-        if len(values) == 1 and uses[values[0]] == 1 and graph.nodes[graph.producer[values[0]]].is_backward:
-            root = joint.variables[values[0]]
-            if cost.nbytes(root.aval) == cost.nbytes(atom.aval):
-                found[root] = atom
-    return {**_forms_for_loops(joint), **found}
-
-
-def _forms_for_loops(joint: Joint) -> dict[Any, Any]:
-    """The same for elementwise results that nothing but a loop reads, in another order: it would have a copy made."""
-    eqns = [eqn for node in joint.graph.nodes for eqn in node.eqns]
-    reads = collections.defaultdict[int, set[Any]](set)
-    for atom in [*joint.outputs, *joint.gradients, *[atom for eqn in eqns for atom in eqn.invars]]:
-        for v in _values_of(joint, atom):
-            reads[v].add(atom)
-    found = dict[Any, Any]()
-    for atom in [atom for eqn in eqns if kind_of(eqn) is Kind.LOOP for atom in eqn.invars]:
-        if len(values := _values_of(joint, atom)) != 1 or atom in joint.numbers or reads[values[0]] != {atom}:
-            continue
-        root, maker = joint.variables[values[0]], joint.graph.nodes[joint.graph.producer[values[0]]]
-        if maker.eqns[-1].primitive.name in cost.ELEMENTWISE and cost.nbytes(root.aval) == cost.nbytes(atom.aval):
-            found[root] = atom
-    return found
-
-
-class _Run:
-    """Evaluates nodes, making views where they are used, and those that are gradients at once."""
-
-    def __init__(
-        self,
-        joint: Joint,
-        inputs: Sequence[Any],
-        cotangents: Sequence[Any],
-        forms: Mapping[Any, Any],
-        lives: Sequence[tuple[int, int, int]],
-    ) -> None:
-        self._joint, self._forms, self._lives = joint, forms, lives
-        self.env: dict[Any, Any] = dict(zip(joint.jaxpr.constvars, joint.consts, strict=True))
-        self.env.update(zip(joint.jaxpr.invars[: joint.n_inputs], inputs, strict=True))
-        self.env.update(zip(joint.jaxpr.invars[joint.n_inputs :], cotangents, strict=False))
-        self._views: dict[Any, Any] = {}
-        self._roots: dict[Any, frozenset[Any]] = {}  # of the views, the variables that they are made of
-        self._now = 0  # the step
-        self.made: list[Any] = []  # variables, the last one at the end
-
-    def read(self, atom: Any) -> Any:
-        """The value of an atom, now."""
-        if isinstance(atom, jex.Literal):
-            return atom.val
-        if atom in self.env:
-            return self.env[atom]
-        if atom not in self._views:
-            view = self._joint.views[atom]
-            (self._views[atom],) = self._bind(view)
-            read = [a for a in view.invars if not isinstance(a, jex.Literal)]
-            self._roots[atom] = frozenset[Any]().union(*(self._roots[a] if a in self._views else {a} for a in read))
-        return self._views[atom]
-
-    def _forget(self, changed: Collection[Any]) -> None:
-        """Views of what has changed are made again, and those that cost nothing."""
-        for atom in list(self._views):
-            if cost.is_view(self._joint.views[atom]) or not self._roots[atom].isdisjoint(changed):
-                del self._views[atom]
-
-    def node(self, t: int, i: int) -> None:
-        """Runs one node, at a step of the plan."""
-        self._now, node = t, self._joint.graph.nodes[i]
-        for eqn in node.eqns:
-            outputs = self._bind(eqn)
-            if not self.env.keys().isdisjoint(eqn.outvars):
-                self._forget(eqn.outvars)
-            self.env.update(zip(eqn.outvars, outputs, strict=True))
-            for form in [self._forms[var] for var in eqn.outvars if var in self._forms]:
-                self.env[form] = self.read(form)
-        self.made += node.eqns[-1].outvars
-
-    def tie(self, values: list[Any], given: list[Any]) -> None:
-        """Puts a barrier around some variables."""
-        names = [*values, *given]
-        self.env.update(zip(names, self._barrier([self.env[var] for var in names]), strict=True))
-        self._forget(names)
-
-    def _barrier(self, values: list[Any]) -> list[Any]:
-        return tied(values)
-
-    def _bind(self, eqn: Any) -> Sequence[Any]:
-        inputs = [self.read(atom) for atom in eqn.invars]
-        with _jax.in_place_of(eqn):
-            if eqn.primitive.name not in _READS_NUMBERS:
-                self._delay(eqn, inputs)
-            if eqn.primitive.name == "scan":
-                return _with_late_stacks(eqn, inputs, self._late)
-            if is_unpooled(eqn):
-                cotangent, x = inputs
-                return [unpooled(eqn.params, cotangent, x)]
-            return _jax.bind(eqn.primitive, inputs, eqn.params)
-
-    def _delay(self, eqn: Any, inputs: list[Any]) -> None:
-        """Makes the arrays of equal or counted numbers that an operation writes into when it is their turn.
-
-        They depend on nothing: compilers make all of them at the start. Sorting writes into the numbers that it orders.
-        """
-        views = {k: self._joint.views.get(a) for k, a in enumerate(eqn.invars) if not isinstance(a, jex.Literal)}
-        fills = {k: view for k, view in views.items() if view is not None and _is_fill(view)}
-        others = [x for k, x in enumerate(inputs) if k in views and k not in fills]
-        for k, view in fills.items():
-            number = self._late(others, view.invars[0].val if view.invars else 0, view.outvars[0].aval)
-            (found,) = _jax.bind(view.primitive, [number] if view.invars else [], view.params)
-            inputs[k] = found if view.invars else found + number
-
-    def _late(self, inputs: Sequence[Any], number: Any, aval: Any, length: int = 1) -> Any:
-        """A number, to fill arrays of a type with, behind some inputs and the last large value that is alive.
-
-        The inputs may be there from the start, as indices are. So no compiler knows the number before the value is
-        there. Values of integers do not count, since they may be made of constants.
-        """
-        number, size = np.asarray(number, aval.dtype), length * cost.nbytes(aval)
-        alive = {self._joint.variables[v] for v, first, last in self._lives if first < self._now <= last}
-        varies_as = lambda x: _jax.varying_axes(x) <= _jax.varying_axes(aval)
-        is_large = lambda x: _DRAWN * cost.nbytes(jax.typeof(x)) >= size and jnp.issubdtype(x.dtype, jnp.inexact)
-        fits = lambda x: is_large(x) and has_number(x) and varies_as(x)
-        last = next((x for var in reversed(self.made) if var in alive and fits(x := self.env[var])), None)
-        number = number if last is None else behind(number, last)
-        # In `shard_map`, the barrier of JAX 0.10 makes all of its operands vary over the devices if one does.
-        before = list(filter(varies_as, inputs))
-        return lax.optimization_barrier((jnp.asarray(number), *before))[0] if before else number
-
-
-class _Count(_Run):
-    """Counts the operations instead."""
-
-    def __init__(self, joint: Joint, forms: Mapping[Any, Any], lives: Sequence[tuple[int, int, int]]) -> None:
-        super().__init__(joint, [0] * joint.n_inputs, [0] * len(joint.jaxpr.invars), forms, lives)
-        self.operations = 0.0
-        self._made_of = collections.defaultdict[Any, list[Any]](list)  # by variable, the views that count for something
-
-    def read(self, atom: Any) -> Any:
-        """Counts what is computed to read an atom."""
-        if isinstance(atom, jex.Literal) or atom in self.env or atom in self._views:
-            return 0
-        view = self._joint.views[atom]
-        self._bind(view)
-        if self._joint.operations(view):
-            self._views[atom] = 0
-            for root in self._joint.roots([atom]):
-                self._made_of[root].append(atom)
-        return 0
-
-    def _forget(self, changed: Collection[Any]) -> None:
-        for var in changed:
-            for atom in self._made_of.pop(var, ()):
-                self._views.pop(atom, None)
-
-    def _bind(self, eqn: Any) -> Sequence[Any]:
-        for atom in eqn.invars:
-            self.read(atom)
-        self.operations += self._joint.operations(eqn)
-        return [0] * len(eqn.outvars)
-
-    def _barrier(self, values: list[Any]) -> list[Any]:
-        return values
-
-
-def _with_late_stacks(eqn: Any, inputs: Sequence[Any], late: Callable[..., Any]) -> list[Any]:
-    """A scan that makes the arrays that it stacks its outputs in when it runs, not at the start."""
-    body, consts = _jax.opened(eqn.params["jaxpr"]), _jax.consts_of(eqn.params["jaxpr"])
-    n_consts, n_carry = cost.counts_of_scan(eqn)
-    own, init, xs = inputs[:n_consts], list(inputs[n_consts : n_consts + n_carry]), list(inputs[n_consts + n_carry :])
-    length = eqn.params["length"]
-
-    def stack(aval: Any) -> Any:
-        if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
-            return _jax.zeros(aval, (length,))
-        return _jax.zeros(aval, (length,), late(inputs, 0, aval, length))
-
-    def step(state: Any, x: Any) -> Any:
-        (i, *xs), (carry, stacks) = x, state
-        out = _jax.eval_jaxpr(body, consts, *own, *carry, *xs)
-        rows = zip(stacks, out[n_carry:], strict=True)
-        return (out[:n_carry], [lax.dynamic_update_index_in_dim(ys, y, i, 0) for ys, y in rows]), None
-
-    stacks = [stack(var.aval) for var in body.outvars[n_carry:]]
-    places = jnp.arange(length, dtype=jnp.int32)
-    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    carry, stacks = lax.scan(step, (init, stacks), [places, *xs], **options)[0]
-    return [*carry, *stacks]
-
-
-def _is_fill(view: Any) -> bool:
-    return view.primitive.name in ("broadcast_in_dim", "iota") and all(isinstance(a, jex.Literal) for a in view.invars)
 
 
 def whole(emitted: Emitted, n_inputs: int) -> Any:

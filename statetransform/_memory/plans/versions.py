@@ -19,7 +19,8 @@ from .blocks import Row
 from .checkpoints import Checkpoints, Form, by_size, by_source, with_checkpoints
 from .devices import partitioned
 from .existing import Held, scoped
-from .joint import Joint, Pattern, build, flattened, gradient_step, joint_step, seen_in, without_equal, without_seen
+from .gradient import Pattern, flattened, gradient_step, joint_step, seen_in, without_equal, without_seen
+from .joint import Joint, build
 from .loops import Opened, has_batches, scans_in, with_budget, with_inputs_in_place, with_least, with_steps
 from .solve import Plan, Solver
 
