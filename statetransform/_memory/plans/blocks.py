@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .graph import Graph
-from .simulate import closure
+from .simulate import needed_nodes
 
 _PRODUCTS = 0.05  # of the bytes: with less in products, elementwise work decides how large a block is
 _PLACES = 256  # where blocks may end
@@ -202,10 +202,10 @@ class Row:
 def backward_part(graph: Graph, nodes: Sequence[int], held: frozenset[int] | set[int]) -> list[int]:
     """Backward nodes with what has to be computed for them: primal nodes first, the others just in time."""
     used = lambda some: [v for i in some for v in graph.nodes[i].inputs if v in graph.forward]
-    order = [i for i in closure(graph, used(nodes), held) if i in graph.primal]
+    order = [i for i in needed_nodes(graph, used(nodes), held) if i in graph.primal]
     there = held.union(*(graph.nodes[i].outputs for i in order))
     for i in nodes:
-        again = closure(graph, used([i]), there)
+        again = needed_nodes(graph, used([i]), there)
         there = there.union(*(graph.nodes[j].outputs for j in again)) if again else there
         order += [*again, i]
     return order

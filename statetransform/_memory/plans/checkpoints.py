@@ -21,7 +21,7 @@ from ... import _jax
 from .blocks import PlanBlocks, Row, backward_part
 from .cost import LOOPS, PRODUCTS
 from .graph import Graph
-from .simulate import closure
+from .simulate import needed_nodes
 
 _LENGTHS = (1, 2, 3)  # of blocks, in layers
 _LARGE = 0.4  # of all equations: what is no layer, but something with layers in it
@@ -119,7 +119,7 @@ def plan_of(graph: Graph, row: Row, blocks: PlanBlocks, kept: frozenset[int]) ->
         made = {v for i in nodes for v in graph.nodes[i].outputs}
         own = blocks.crossing[b + 1] | (kept & made)
         wanted = own.union(*(graph.nodes[i].inputs for i in nodes))
-        sequence += sorted({*nodes, *closure(graph, wanted, held[-1] | made)})
+        sequence += sorted({*nodes, *needed_nodes(graph, wanted, held[-1] | made)})
         held.append(held[-1] | own)
     for b in reversed(range(blocks.count)):
         sequence += backward_part(graph, blocks.backward[b], held[b + 1])

@@ -21,7 +21,7 @@ from ..programs.walk import Inner, counts_of_scan, inner_jaxprs
 
 # Besides the views of the table, what holds no array of its own; a constraint may make a copy.
 VIEWS = primitives_of(Kind.VIEW, Kind.FILL) - {"layout_constraint", "sharding_constraint"} | {
-    "copy_p", "create_token", "pvary", "random_wrap", "random_unwrap",
+    "create_token", "pvary", "random_wrap", "random_unwrap",
 }  # fmt: skip
 # Views where each device goes on holding as much as before.
 RESHARDING = frozenset(("sharding_constraint", "reshard"))
@@ -33,7 +33,7 @@ LOOPS = primitives_of(Kind.LOOP)
 # These may write into the buffers of their operands.
 INPLACE = frozenset(("while", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"))
 # Within loops these work in the buffers of their operands.
-_ALIASES = frozenset(("dynamic_update_slice", "while", "optimization_barrier", "scatter", "scatter-add", "scatter_add"))
+_ALIASES = frozenset(("dynamic_update_slice", "while", "optimization_barrier", "scatter", "scatter-add"))
 
 
 def nbytes(aval: Any) -> int:
@@ -185,7 +185,7 @@ def _scatter(eqn: Any, views: Mapping[Any, Any]) -> int:
     return 5 * operand if indices >= operand else 0
 
 
-_RULES = {"conv_general_dilated": _copies, "dot_general": _copies, "scatter-add": _scatter, "scatter_add": _scatter}
+_RULES = {"conv_general_dilated": _copies, "dot_general": _copies, "scatter-add": _scatter}
 
 
 def _peak_inside(jaxpr: Any, carries: Mapping[Any, Any]) -> int:

@@ -24,7 +24,8 @@ from .existing import Held
 from .gradient import Pattern
 from .graph import Graph, Node
 
-_MANY = 3  # additions in a sum: from here on its parts are added one by one; those of queries, keys and values are two
+# Sums of so many additions become one node for each. Attention has two additions: of queries, keys and values.
+_MANY = 3
 
 
 @dataclasses.dataclass(frozen=True)

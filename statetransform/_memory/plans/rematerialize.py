@@ -1,6 +1,6 @@
 """Bringing a plan into a budget, and making the most of it.
 
-`lowered` drops values where too much is alive, and computes them again before their next use. Which value goes is
+`fit_to` drops values where too much is alive, and computes them again before their next use. Which value goes is
 decided by what it costs to have it again over what it relieves: the bytes above the budget, summed over the steps at
 which it would not be there.
 
@@ -34,7 +34,7 @@ class _Drop:
     score: float
 
 
-def lowered(graph: Graph, sequence: Sequence[int], budget: int) -> list[int] | None:
+def fit_to(graph: Graph, sequence: Sequence[int], budget: int) -> list[int] | None:
     """A plan within a budget made of one that is not; None if none is found with so many drops."""
     now = list(sequence)
     lives = Lives(graph, now)

@@ -30,8 +30,8 @@ def bytes_alive(lives: Lives) -> np.ndarray:
     graph, n, steps = lives.graph, lives.length, lives.steps
     sizes = graph.bytes[lives.values]
     counts = sizes > 0
-    guests = _guests(lives, sizes) if graph.buffers else np.zeros(0, np.int64)
-    counts[guests] = False
+    placed = _in_output_buffers(lives, sizes) if graph.buffers else np.zeros(0, np.int64)
+    counts[placed] = False
     lives.is_counted = counts
     sizes, firsts, lasts = sizes[counts], lives.firsts[counts], lives.lasts[counts]
     change = np.zeros(n + 1, np.int64)
@@ -40,15 +40,15 @@ def bytes_alive(lives: Lives) -> np.ndarray:
     live = np.cumsum(change[:n]) + graph.scratch[steps]
     # Outputs take the buffers of inputs that die, if these are not larger.
     given, room = np.zeros(n, np.int64), graph.taking[steps]
-    elsewhere = guests[graph.takes[lives.values[guests]]]
+    elsewhere = placed[graph.takes[lives.values[placed]]]
     np.subtract.at(room, lives.firsts[elsewhere], graph.bytes[lives.values[elsewhere]])
     dies = lives.is_used[counts] & (sizes <= room[lasts]) & graph.gives[lives.values[counts]]
     np.add.at(given, lasts[dies], sizes[dies])
     return live - np.minimum(given, room)
 
 
-def _guests(lives: Lives, sizes: np.ndarray) -> np.ndarray:
-    """The lives that are spent in the memory of results and gradients before these are computed.
+def _in_output_buffers(lives: Lives, sizes: np.ndarray) -> np.ndarray:
+    """Values that XLA stores in the buffer of an output that is not computed yet.
 
     As compilers do it: the largest values first, each in the smallest buffer that is free all its life.
     """
@@ -144,7 +144,7 @@ def split_of(graph: Graph, sequence: Sequence[int]) -> int:
     return last
 
 
-def closure(graph: Graph, wanted: Iterable[int], held: Collection[int]) -> list[int]:
+def needed_nodes(graph: Graph, wanted: Iterable[int], held: Collection[int]) -> list[int]:
     """The forward nodes to run, in order, to have some values when others are held."""
     producer, nodes = graph.producer, graph.nodes
     found: set[int] = set()

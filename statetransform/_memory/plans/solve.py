@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from .blocks import Row, backward_part
 from .checkpoints import Checkpoints, Form, by_size, kept_by, plan_of
 from .graph import Graph
-from .rematerialize import filled, lowered
+from .rematerialize import filled, fit_to
 from .simulate import peak, pruned
 
 _STEP = 0.95  # bytes of one step of the curve over those of the step before
@@ -146,7 +146,7 @@ class _Way:
         """The plan within some bytes; None if there is none on this way."""
         graph = self._solver.graph
         if self._bytes > size:
-            found = lowered(graph, self.now, size)
+            found = fit_to(graph, self.now, size)
             if found is None:
                 self.is_over = True
                 return None
