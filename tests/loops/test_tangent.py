@@ -175,6 +175,23 @@ def test_what_a_loop_does_not_hand_on_has_no_cotangent_before_it(unknown: bool, 
     np.testing.assert_allclose(of(ours), of(plain))
 
 
+@pytest.mark.parametrize("loop", ["fori_loop", "while_loop"])
+def test_what_has_no_tangent_is_not_pushed_forward_by_a_loop_in_the_step(loop: str) -> None:
+    def twice(c: Any) -> Any:
+        one = lambda c: (0.9 * c[0] + c[1], without_slope(c[1]))
+        if loop == "fori_loop":
+            return jax.lax.fori_loop(0, 2, lambda _, c: one(c), c)
+        return jax.lax.while_loop(lambda c: c[1] < 2, lambda c: (one(c[0]), c[1] + 1), (c, 0))[0]
+
+    def of(x: Any, scan: Any) -> jax.Array:
+        return scan(lambda c, _: (twice(c), None), (x, 1.0), None, 6)[0][0]
+
+    ours = lambda x: of(x, lambda *args: transform.scan(*args, checkpoint=2))
+    expected = jax.jvp(lambda x: of(x, jax.lax.scan), (1.0,), (1.0,))[1]
+    assert jnp.isfinite(expected)
+    assert jnp.allclose(jax.jvp(ours, (1.0,), (1.0,))[1], expected)
+
+
 def test_an_output_without_cotangent_is_not_differentiated() -> None:
     def by(scan: Any, **options: Any) -> jax.Array:
         step = lambda c, x: ((0.9 * c[0], without_slope(c[0])), (c[0] * x, without_slope(c[1])))

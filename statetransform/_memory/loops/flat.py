@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -19,7 +18,7 @@ from ..._base.functions import all_that
 from ..._jax import Tracer, eval_jaxpr, is_differentiable, slice_type, typeof, weak, without_constvars
 from ..context import Context
 from ..programs.references import made_in
-from ..programs.walk import moved_by_steps, moving, walk
+from ..programs.walk import moved_by_steps, moving_steps, walk
 from ..targets import Target, target_of
 from .arrays import Leaves
 from .budget import MemoryBudget
@@ -58,13 +57,8 @@ def moved(jaxpr: Any, selected: Selected) -> Selected:
     """
     carry = selected.carry
     n_consts = len(jaxpr.invars) - len(carry) - len(selected.xs)
-    while True:
-        found = moving(jaxpr, [*selected.consts[:n_consts], *carry, *selected.xs])
-        outputs = jaxpr.outvars[: len(carry)]
-        after = tuple(moves or (isinstance(v, jex.Var) and v in found) for moves, v in zip(carry, outputs, strict=True))
-        if after == carry:
-            return selected._replace(carry=carry)
-        carry = after
+    outputs = moving_steps(jaxpr, selected.consts[:n_consts], carry, selected.xs)
+    return selected._replace(carry=tuple(outputs[: len(carry)]))
 
 
 def reached(jaxpr: Any, selected: Selected, carry: Sequence[bool], ys: Sequence[bool]) -> Selected:

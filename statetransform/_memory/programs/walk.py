@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.extend.core as jex
-import jax.numpy as jnp
 
 from ... import _jax
 from ..._jax import is_differentiable
@@ -137,16 +136,49 @@ def moving(jaxpr: Any, inputs: Sequence[bool]) -> set[Any]:
     found = {var for var, moves in zip(body.invars, inputs, strict=True) if moves}
     for eqn in body.eqns:
         given = [not isinstance(atom, jex.Literal) and atom in found for atom in eqn.invars]
-        if not any(given) or _jax.is_without_tangent(eqn):
-            continue
-        outputs = [True] * len(eqn.outvars)
-        if kind_of(eqn) is Kind.CALL or _jax.is_remat(eqn):
-            inner = _jax.opened(inner_jaxprs(eqn)[0].jaxpr)
-            within = moving(inner, given)
-            outputs = [not isinstance(atom, jex.Literal) and atom in within for atom in inner.outvars]
-        differentiable = [jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in eqn.outvars]
-        found.update(v for v, moves, can in zip(eqn.outvars, outputs, differentiable, strict=True) if moves and can)
+        if any(given) and not _jax.is_without_tangent(eqn):
+            outputs = zip(eqn.outvars, _moving(eqn, given), strict=True)
+            found.update(var for var, moves in outputs if moves and _can_move(var))
     return found
+
+
+def _moving(eqn: Any, inputs: list[bool]) -> Sequence[bool]:
+    """The same for the outputs of one equation."""
+    name, inner = eqn.primitive.name, inner_jaxprs(eqn)
+    if _is_run_once(eqn):
+        return _moving_outputs(inner[0].jaxpr, inputs)
+    if name == "cond":
+        branches = [_moving_outputs(branch.jaxpr, inputs[1:]) for branch in inner]
+        return list(map(any, zip(*branches, strict=True)))
+    if name == "scan":
+        n_consts, n_carry = counts_of_scan(eqn)
+        consts, carry, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
+        return moving_steps(inner[0].jaxpr, consts, carry, xs)
+    if name == "while":
+        n_test, n_all = eqn.params["cond_nconsts"], eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
+        return moving_steps(inner[1].jaxpr, inputs[n_test:n_all], inputs[n_all:], [])
+    return [True] * len(eqn.outvars)
+
+
+def _moving_outputs(jaxpr: Any, inputs: Sequence[bool]) -> list[bool]:
+    found = moving(jaxpr, inputs)
+    return [not isinstance(atom, jex.Literal) and atom in found for atom in _jax.opened(jaxpr).outvars]
+
+
+def moving_steps(step: Any, consts: Sequence[bool], carry: Sequence[bool], xs: Sequence[bool]) -> list[bool]:
+    """The same for a loop with this step: the leaves of the last carry, and the stacked outputs."""
+    while True:
+        outputs = _moving_outputs(step, [*consts, *carry, *xs])
+        more = [a or b for a, b in zip(carry, outputs, strict=False)]
+        if more == list(carry):
+            return [*carry, *outputs[len(carry) :]]
+        carry = more
+
+
+def _is_run_once(eqn: Any) -> bool:
+    """Whether an equation runs a jaxpr with its own inputs and outputs, which says where its tangents come from."""
+    is_call = kind_of(eqn) is Kind.CALL or eqn.primitive.name == "shard_map"
+    return is_call or _jax.is_remat(eqn) or is_rule_of_ours(eqn)
 
 
 def is_rule_of_ours(eqn: Any) -> bool:
@@ -189,7 +221,7 @@ def moved_by_steps(step: Any, n_consts: int, carry: Sequence[bool], ys: Sequence
 
 def _moved_by(eqn: Any, outputs: list[bool]) -> Sequence[bool]:
     name, inner = eqn.primitive.name, inner_jaxprs(eqn)
-    if kind_of(eqn) is Kind.CALL or name == "shard_map" or _jax.is_remat(eqn) or is_rule_of_ours(eqn):
+    if _is_run_once(eqn):
         return moved_by(inner[0].jaxpr, outputs)
     if name == "cond":
         branches = [moved_by(branch.jaxpr, outputs) for branch in inner]
