@@ -1,0 +1,133 @@
+"""Functions within half of what their plain gradient step takes, as the compiler of an H100 sees it.
+
+Each is a stack of layers, so that the form that people write by hand is a `jax.checkpoint` around each of them. What is
+refused does not fit in that form, either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import statetransform as st
+from statetransform import policies, transform
+
+pytestmark = pytest.mark.optimized
+
+
+def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """A layer, `layer(weights, x) -> x`, the weights of each of them, and the first `x`, both as abstract values."""
+
+    layer: Callable[[Any, Any], Any]
+    weights: Sequence[Any]
+    x: Any
+
+    def loss(self, weights: Sequence[Any], x: Any, by_hand: bool = False) -> jax.Array:
+        layer = jax.checkpoint(self.layer) if by_hand else self.layer
+        for some in weights:
+            x = layer(some, x)
+        return sum((leaf**2).mean() for leaf in jax.tree.leaves(x))  # type: ignore[return-value]
+
+
+def convolved(w: jax.Array, x: jax.Array) -> jax.Array:
+    return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def dense(w: jax.Array, x: jax.Array) -> jax.Array:
+    return x + jnp.tanh(x @ w)
+
+
+def attention(w: Any, x: jax.Array) -> jax.Array:
+    scores = jax.nn.softmax((x @ w["q"]) @ (x @ w["k"]).swapaxes(-1, -2) / 16)
+    x = x + scores @ (x @ w["v"])
+    return x + jax.nn.gelu(x @ w["up"]) @ w["down"]
+
+
+def convolutions(w: jax.Array, x: jax.Array) -> jax.Array:
+    return x + jax.nn.relu(convolved(w, x))
+
+
+def batch_normed(w: jax.Array, x: jax.Array) -> jax.Array:
+    y = convolved(w, x)
+    return x + jax.nn.relu((y - y.mean((0, 1, 2))) * jax.lax.rsqrt(y.var((0, 1, 2)) + 1e-5))
+
+
+def stencil(a: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.sin(x * a) + 0.1 * (jnp.roll(x, 1) + jnp.roll(x, -1) - 2 * x)
+
+
+def bodies(dt: jax.Array, state: Any) -> Any:
+    x, v = state
+    apart = x[:, None] - x[None]
+    force = (apart / ((apart**2).sum(-1, keepdims=True) + 0.1) ** 1.5).sum(1)
+    return x + dt * v, v - dt * force
+
+
+@jax.custom_jvp
+def spikes(v: jax.Array) -> jax.Array:
+    return (v > 1.0) * 1.0
+
+
+spikes.defjvp(lambda primals, dots: (spikes(*primals), dots[0] / (1 + jnp.abs(primals[0] - 1.0)) ** 2))
+
+
+def spiking(w: jax.Array, state: Any) -> Any:
+    v, s = state
+    v = 0.9 * v * (1 - s) + s @ w + 0.1
+    return v, spikes(v)
+
+
+def spectral(w: jax.Array, x: jax.Array) -> jax.Array:
+    return x + jax.nn.gelu(jnp.fft.irfft(jnp.fft.rfft(x) * w, x.shape[-1]))
+
+
+def names(**shapes: tuple[int, ...]) -> dict[str, Any]:
+    return {name: array(*shape) for name, shape in shapes.items()}
+
+
+ROWS = array(1 << 16, 256)
+IMAGES = array(64, 64, 64, 64)
+STACKS = {
+    "dense": Stack(dense, [array(256, 256)] * 8, ROWS),
+    "attention": Stack(
+        attention,
+        [names(q=(256, 256), k=(256, 256), v=(256, 256), up=(256, 1024), down=(1024, 256))] * 3,
+        array(64, 512, 256),
+    ),
+    "convolutions": Stack(convolutions, [array(3, 3, 64, 64)] * 8, IMAGES),
+    "batch normed": Stack(batch_normed, [array(3, 3, 64, 64)] * 6, IMAGES),
+    "stencil": Stack(stencil, [array()] * 12, array(1 << 25)),
+    "bodies": Stack(bodies, [array()] * 4, (array(2048, 3), array(2048, 3))),
+    "spiking": Stack(spiking, [array(256, 256)] * 10, (ROWS, ROWS)),
+    "spectral": Stack(spectral, [array(129, dtype=jnp.complex64)] * 6, ROWS),
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_half_of_the_plain_bytes_is_kept_as_compiled_or_by_hand_does_not_fit(h100: st.Target, name: str) -> None:
+    stack = STACKS[name]
+    args = jax.tree.map(lambda x: x.update(sharding=h100.sharding), (stack.weights, stack.x))
+
+    def temporary(loss: Callable[..., Any]) -> int:
+        memory = jax.jit(jax.value_and_grad(loss)).lower(*args).compile().memory_analysis()
+        assert memory is not None
+        return memory.temp_size_in_bytes
+
+    budget = temporary(stack.loss) // 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", policies.PolicyWarning)
+        try:
+            assert temporary(transform.checkpoint(stack.loss, policy=policies.fit(budget))) <= budget
+        except st.BudgetError:
+            assert temporary(lambda *args: stack.loss(*args, by_hand=True)) > budget
