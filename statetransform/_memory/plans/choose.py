@@ -248,7 +248,7 @@ class Planner:
                 yield some
 
     def _is_hopeful(self, pattern: Pattern, some: Candidate, budget: int) -> bool:
-        """Whether something may be within a budget as compiled: of forms by hand, those for which more is planned, too.
+        """Whether something may be within a budget as compiled: forms by hand may be although more is planned.
 
         What a compiler makes of them, one of them says.
         """

@@ -187,10 +187,9 @@ def is_rule_of_ours(eqn: Any) -> bool:
 
 
 def moved_by(jaxpr: Any, outputs: Sequence[bool]) -> tuple[bool, ...]:
-    """Which inputs of a jaxpr the tangents of some of its outputs can come from.
+    """Which inputs of a jaxpr the tangents of some of its outputs can come from: the opposite of `moving`.
 
-    The opposite of `moving`, also through loops and branches: what only decides how often or where something is done
-    moves nothing.
+    Both go through loops and branches. What only decides how often or where something is done moves nothing.
 
     >>> import jax, jax.numpy as jnp
     >>> step = lambda x, y: jax.lax.fori_loop(0, 3, lambda _, c: (jnp.where(c[1] > 0, c[0], 0.0), c[1] * 2), (x, y))
@@ -220,6 +219,7 @@ def moved_by_steps(step: Any, n_consts: int, carry: Sequence[bool], ys: Sequence
 
 
 def _moved_by(eqn: Any, outputs: list[bool]) -> Sequence[bool]:
+    """The same for the inputs of one equation."""
     name, inner = eqn.primitive.name, inner_jaxprs(eqn)
     if _is_run_once(eqn):
         return moved_by(inner[0].jaxpr, outputs)
