@@ -8,14 +8,17 @@ with the descriptor as `fget.cell`, as for nnx; or of methods, as for `jax.Ref`)
 followed, `frame.on_entering` and `hooks.settings` that it has contexts or settings of its own.
 
 A new framework is a module here, its `register_lazily` and `adapt` below, a row for each kind of its cells in
-`tests/adapters/cells.py`, and a line among those that pyproject.toml leaves out of the doctests.
+`tests/adapters/cells.py`, and a line among those that pyproject.toml leaves out of the doctests. The smallest one to
+read is `register_state_type` in `attributes`, for a class that keeps the value in a plain attribute; `brainstate` has
+what a framework with transforms of its own needs besides.
 
 The list is what a cell implements. `CellDescriptor` has all of it: required are its arguments, `name` and `below`, and
 an adapter overrides what its framework does in another way. Marked with * is what the rest of the package asks of a
 cell; `handles` and the descriptor itself ask the rest.
 
 Where the value is:
-    `raw(cell)`*, `set_raw(cell, value)`, `plain(cell)`: the plain attribute; `MISSING` where there is none.
+    `raw(cell)`*, `set_raw(cell, value)`: what the instance has, an adopted handle perhaps; `MISSING` for nothing.
+    `plain(cell)`: the attribute as it is outside of all transforms; an `AttributeError` where there is none.
     `take(cell)`, `put(cell, value)`: how a value goes in at the outermost frame, and comes out of it.
     `can_lift(value)`: whether a value is one that JAX can hold; others stay plain.
     `check(state, value)`: refuses a value that the cell could not hold.

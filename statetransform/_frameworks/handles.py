@@ -111,7 +111,10 @@ def instance_dict(cell: Any) -> dict[str, Any]:
 
 
 class Native:
-    """Marks a cell that another transform made inside this frame; frames leave it alone."""
+    """Marks a cell that a transform of its own framework made within a frame, which leaves it alone.
+
+    Without a frame all frames do.
+    """
 
     __slots__ = ("frame", "value")
 

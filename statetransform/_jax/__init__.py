@@ -1,7 +1,7 @@
 """The one place that looks below JAX's documented surface, each use with its reason.
 
 It is divided by who needs it: `traces` the state half, `programs` (parts of jaxprs and types) and `equations` (binding
-them with their rules) the memory half and reports, `both` either half or these modules.
+them with their rules) the memory half and reports, `both` and `tangents` either half.
 
 `jax.extend.core` exports the trace context (`get_opaque_trace_state`, `take_current_trace`,
 `set_current_trace`) from JAX 0.10 on; the rest of the package takes them from here. Nothing here looks at a

@@ -1,4 +1,4 @@
-"""Parts of jaxprs and of types that are not public JAX, and that only the memory half needs."""
+"""Parts of jaxprs and of types that are not public JAX; the memory half and reports need them."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ This page is the door: what `transform` and the package's first page take from h
 * `plans` keep any function within a number of bytes;
 * `targets` are the compilers that are asked, also those of cards that are not there;
 * `policies` say which values a checkpoint keeps;
-* `context` is what only the caller knows of a call, and `checkpointing` asks a policy.
+* `context` is what only the caller knows of a call, and `checkpointing` chooses who asks a policy.
 """
 
 from .checkpointing import checkpoint

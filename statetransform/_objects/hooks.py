@@ -30,7 +30,7 @@ settings: list[Callable[[], Mapping[Any, Any]]] = []
 
 
 class _Listening(threading.local):
-    listeners: tuple[Any, ...] = ()  # recorders: each is told of what its `looks_up`, `sets` and `starts` say
+    listeners: tuple[Any, ...] = ()  # recorders, told by `looks_up`, `sets` and `starts`, and by `asks` and `replays`
 
 
 listening = _Listening()

@@ -14,7 +14,7 @@ Everything before it only saves a look, and leads here when in doubt: for `jit`,
 types are new to JAX leaves it by `Untraced`, so that `Jitted.run` asks here, and `Program.takes` says whether it can
 have the trace. A trace that was made is kept for one call only if `Reuse` finds that it cannot serve another. It may
 also be gone: `families` has the bounds, and `Trace.expires_with` the lives that it depends on. A loop traces its body
-a second time where the carry loses a weak type (`Body` in `transform/_bodies.py`), as JAX does, and `fresh`
+a second time where the carry loses a weak type (`Body` in `transform/_bodies.py`), as JAX does, and `Fresh`
 (`_states/raw_reads.py`) begins a run again in which a raw transform reads a state for the first time. What runs
 directly (`Lift`) and custom rules (`transform/_rules.py`) keep no traces.
 """

@@ -1,7 +1,8 @@
 """Conditions: what a value has to meet. A new kind is a new class here, and the visitor that returns it.
 
 Each has what it asks, how messages show it, and its lines in the generated walk (`generated`). No condition keeps an
-object alive: classes, code and objects that count by identity are held weakly.
+object alive: classes, code and objects that count by identity are held weakly. What cannot be is held, and the trace is
+forgotten with the object to which it belongs (`Structure.owners_of_arrays`).
 """
 
 from __future__ import annotations

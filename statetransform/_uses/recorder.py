@@ -8,7 +8,8 @@ its *register*; two ways to one object are an edge and an alias. Of an object, t
 or set count, also those that were not there; of a container, all of it once it is reached; of a function, what it
 closes over, its defaults and the global names that it looks up. What the trace never looks at splits no trace.
 
-Invariant: no edge keeps an object alive. Classes, functions' code and objects that count by identity are held weakly.
+Invariant: no edge keeps an object alive. Classes, functions' code and objects that count by identity are held weakly,
+but for those that cannot be, see `conditions`.
 """
 
 from __future__ import annotations

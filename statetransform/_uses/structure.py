@@ -135,6 +135,7 @@ class Structure:
         """The objects to which the arrays belong that count by identity; for a global name there is none.
 
         Likewise those to which an object belongs that cannot be held weakly, such as an iterator over other objects.
+        And the functions that count by identity: the trace is for these very functions.
         """
         by_register = {edge.register: edge for edge in self.edges if edge.register >= 0}
         by_identity = [edge for edge in self.edges if isinstance(edge.condition, Is)]

@@ -43,9 +43,9 @@ def placed_at(places: Mapping[int, Any]) -> Iterator[None]:
         _places.reset(token)
 
 
-def sharding_in(context: Callable[[Any], Any], x: Any) -> Any:
-    """The sharding of an array or tracer, None if it is not known or on one device."""
-    return _places.get().get(id(x)) or context(x)
+def sharding_in(sharding_of: Callable[[Any], Any], x: Any) -> Any:
+    """The sharding of an array or tracer: as said in the trace, else as its caller knows; None if nobody does."""
+    return _places.get().get(id(x)) or sharding_of(x)
 
 
 def row_bytes(target: Target, avals: Sequence[Any], shardings: Sequence[Any] = ()) -> int:

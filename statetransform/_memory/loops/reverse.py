@@ -119,6 +119,7 @@ class ByVjp:
     Args:
       n: the number of steps of this lane; None if it is known in advance.
       ct_ys: cotangents of the stacked outputs, None for zero and for integers; not needed in the forward sweep.
+      is_live: which selected leaves of the carry can have a cotangent that is not zero; None for all.
 
     Attributes:
       avals, sharing: the abstract values of what is recorded in each step, and where that is.

@@ -85,6 +85,8 @@ class Saved(NamedTuple):
     The number of steps of this lane, None if it is known in advance; the stored carries; the residuals of the last
     block, `[size, ...]` each, none for `reverse.ByVjp`; the carries far away. If the length is not known, what is far
     away has the rest: the row of the carry before each segment, and the number and length of segments.
+
+    Of a loop that is run backwards (`reversible`), `stack` is the last carry, and `recorded` are the stored ones.
     """
 
     n: Any

@@ -28,7 +28,7 @@ Primals = tuple[Leaves, Leaves, Leaves]  # constants, initial carry, inputs
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CheckpointedLoop:
-    """What is known of a loop over lists of arrays. All take constants, initial carry and inputs.
+    """What is known of a loop over lists of arrays. The loops take constants, initial carry and inputs.
 
     Attributes:
       plain: the loop that runs when no derivative is taken.

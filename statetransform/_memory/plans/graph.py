@@ -1,4 +1,4 @@
-"""The joint forward and backward computation as plain data, which knows nothing of JAX.
+"""The joint forward and backward computation as plain data: it hands on JAX's equations, and looks at none.
 
 A node computes some values from others. Only values that a plan has to care for are in the graph: arguments, constants
 and cotangents of the outputs are always there, views are part of the values that they look at. The outputs and the

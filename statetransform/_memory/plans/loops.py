@@ -1,7 +1,8 @@
 """Loops within a function, opened: the same function with the schedules of `scan(checkpoint=...)` for its scans.
 
-A plain scan is one operation to the planner, with the residuals of all its steps as one value. For each budget there
-are a few versions of the function, in which the scans that remember much share a part of the budget.
+A plain scan is one operation to the planner, with the residuals of all its steps as one value. There are some versions
+of the function in which each scan has fewer bytes, the same for whatever budget, and those with a checkpoint around
+each step, as people write them.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _READS_NUMBERS = cost.VIEWS | cost.ELEMENTWISE | cost.REDUCTIONS
 
 
 class Run:
-    """Evaluates nodes, making views where they are used, and those that are gradients at once."""
+    """Evaluates nodes, making views where they are used, and those in `forms` at once."""
 
     def __init__(
         self,
