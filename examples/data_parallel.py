@@ -119,7 +119,7 @@ def main(steps: int = 300, batch: int = 1024, width: int = 64, out: str = "out")
     points, which = spirals(2000, seed=10**6)
     classify = transform.jit(together)
     accuracy = float(((classify(jnp.asarray(points)) > 0) == which).mean())
-    print(f"right for {accuracy:.1%} of new points")
+    print(f"accuracy on new points: {accuracy:.1%}")
 
     _, (curve, plane, places) = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
     curve.semilogy(alone, color="0.7", linewidth=2.5, label="one device")

@@ -71,7 +71,8 @@ def main(
     network = Network(neurons, slots)
     places = network.axons.value.nbytes / 1e3
     print(
-        f"the ring has {places:.0f} kB, and {steps} of them {places * steps / 1e3:.0f} MB"
+        f"the ring takes {places:.0f} kB, a copy of it for each of {steps} steps "
+        f"{places * steps / 1e3:.0f} MB"
     )
     with tempfile.TemporaryDirectory() as folder:  # take one on a fast disk
         ways = {
@@ -115,7 +116,9 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=2000, help="time steps")
     parser.add_argument("--neurons", type=int, default=256, help="neurons in the network")
     parser.add_argument("--slots", type=int, default=200, help="steps that the ring holds")
-    parser.add_argument("--memory", default="2MB", help="bytes that a loop may store")
-    parser.add_argument("--disk", default="100MB", help="bytes that it may store in files")
+    parser.add_argument(
+        "--memory", default="2MB", help="bytes that a loop may store, such as 2MB"
+    )
+    parser.add_argument("--disk", default="100MB", help="bytes in files, such as 100MB")
     parser.add_argument("--out", default="out", help="folder for the picture")
     main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

@@ -199,7 +199,9 @@ def main(steps: int = 200, hidden: int = 128, epochs: int = 12, out: str = "out"
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200, help="of 1 ms, for each digit")
+    parser.add_argument(
+        "--steps", type=int, default=200, help="time steps of 1 ms for each digit"
+    )
     parser.add_argument("--hidden", type=int, default=128, help="spiking neurons")
     parser.add_argument("--epochs", type=int, default=12, help="passes over the digits")
     parser.add_argument("--out", default="out", help="folder for the picture")

@@ -157,7 +157,7 @@ def main(
             [[LETTERS.index(letter) for letter in said] + [0] * (length - len(said))]
         )
         said += LETTERS[int(guess(padded)[len(said) - 1].argmax())]
-    print(f"it continues: {said!r}")
+    print(f"text that the model continues: {said!r}")
 
     _, (curve, costs) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
     curve.plot(history, color="C0", linewidth=0.8)

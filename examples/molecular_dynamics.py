@@ -78,7 +78,7 @@ def main(steps: int = 800, side: int = 7, iterations: int = 60, out: str = "out"
     cluster = Cluster(side, seed=1)
     seen, energies = transform.jit(lambda: cluster.run(steps))()
     drift = float(jnp.abs(energies - energies[0]).max() / jnp.abs(energies[0]))
-    print(f"{len(cluster.start)} atoms, energy kept to {drift:.1e}")
+    print(f"{len(cluster.start)} atoms, relative change of the energy {drift:.1e}")
 
     params = st.states(cluster, Param)
     guess = {"depth": jnp.float32(0.7), "width": jnp.float32(0.97)}

@@ -118,7 +118,9 @@ def main(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--memory", default="2MB", help="bytes that the loop may store")
+    parser.add_argument(
+        "--memory", default="2MB", help="bytes that the loop may store, such as 2MB"
+    )
     parser.add_argument("--steps", type=int, default=1000, help="time steps of a sequence")
     parser.add_argument("--batch", type=int, default=32, help="sequences in a step")
     parser.add_argument("--hidden", type=int, default=32, help="units of the GRU cell")

@@ -147,7 +147,10 @@ def main(
     settings = {"maxiter": iterations}
     found = minimize(evaluate, vector, jac=True, method="L-BFGS-B", options=settings)
     st.update(params, unravel(jnp.asarray(found.x, jnp.float32)))
-    print(f"surprise {history[0]:.3f} -> {found.fun:.3f} in {found.nit} iterations")
+    print(
+        f"negative log likelihood {history[0]:.3f} -> {found.fun:.3f} "
+        f"in {found.nit} iterations"
+    )
     off = jnp.abs(network.drive.value - truth["drive"]).max()
     print(f"inputs found to within {float(off):.2f}")
     kinds = ["exciting", "inhibiting"]
@@ -187,6 +190,8 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=5000, help="time steps of 0.5 ms")
     parser.add_argument("--neurons", type=int, default=48, help="neurons in the network")
     parser.add_argument("--iterations", type=int, default=30, help="steps of the optimizer")
-    parser.add_argument("--memory", default="8MB", help="bytes that a loop may store")
+    parser.add_argument(
+        "--memory", default="8MB", help="bytes that a loop may store, such as 8MB"
+    )
     parser.add_argument("--out", default="out", help="folder for the picture")
     main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

@@ -149,7 +149,9 @@ def main(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--memory", default="1MB", help="bytes of intermediates in a step")
+    parser.add_argument(
+        "--memory", default="1MB", help="bytes of intermediates in a step, such as 1MB"
+    )
     parser.add_argument("--layers", type=int, default=2, help="transformer layers")
     parser.add_argument("--width", type=int, default=32, help="features of a letter")
     parser.add_argument("--time", type=int, default=32, help="letters in a sequence")

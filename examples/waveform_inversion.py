@@ -269,7 +269,9 @@ def main(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--memory", default="16MB", help="bytes that a time loop may store")
+    parser.add_argument(
+        "--memory", default="16MB", help="bytes that a time loop may store, such as 16MB"
+    )
     parser.add_argument("--disk", help="bytes on disk, such as 1GB; default: none")
     parser.add_argument("--folder", default=".", help="folder for the files")
     parser.add_argument(

@@ -108,7 +108,7 @@ def main(
     north = final - final.mean(0)
     north[:, : north.shape[1] // 2] = 0
     storm = np.unravel_index(north.argmin(), north.shape)
-    print(f"{steps} steps; the storm has {final[storm]:.1f} hPa", flush=True)
+    print(f"{steps} steps; {final[storm]:.1f} hPa in the storm", flush=True)
 
     loss = lambda spin, **scans: forecast.pressure(spin, **scans)[storm]
     scans = {
@@ -168,10 +168,12 @@ def main(
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--days", type=float, default=6, help="length of the forecast")
-    parser.add_argument("--waves", type=int, default=21, help="the finest wave number")
-    parser.add_argument("--layers", type=int, default=8, help="of the atmosphere")
-    parser.add_argument("--minutes", type=int, default=60, help="of a time step")
-    parser.add_argument("--memory", default="40MB", help="bytes that the loops may store")
+    parser.add_argument("--waves", type=int, default=21, help="greatest wave number")
+    parser.add_argument("--layers", type=int, default=8, help="layers of the atmosphere")
+    parser.add_argument("--minutes", type=int, default=60, help="minutes in a time step")
+    parser.add_argument(
+        "--memory", default="40MB", help="bytes that the loops may store, such as 40MB"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="timed runs of each way")
     parser.add_argument("--out", default="out", help="folder for the picture")
     main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

@@ -60,18 +60,18 @@ def run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         (
             "molecular_dynamics",
             "--steps 40 --side 3 --iterations 2",
-            ["energy kept to", "20 states", "| undone", "in truth 1"],
+            ["change of the energy", "20 states", "| undone", "in truth 1"],
         ),
         ("fdtd", "--steps 30 --size 16", ["| all steps", "| undone"]),
         (
             "delay_lines",
             "--steps 40 --neurons 16 --slots 20 --memory 20kB --disk 100kB",
-            ["1 kB, and 40 of them", "| each step again", "| 20kB and disk"],
+            ["1 kB, a copy of it for each of 40 steps", "| each step again", "| 20kB and disk"],
         ),
         (
             "language_model",
             "--layers 1 --width 8 --length 16 --steps 2",
-            ["named, if small", "bits per letter", "it continues"],
+            ["named, if small", "bits per letter", "the model continues"],
         ),
         ("landers", "--landers 4 --iterations 2", ["cost of a landing", "was down after"]),
         (
@@ -102,6 +102,6 @@ def test_an_example_that_makes_its_devices(tmp_path: pathlib.Path) -> None:
 def test_the_fit_makes_the_spikes_that_were_seen_likely(run: Run) -> None:
     printed = run("spiking_delays", "--steps 400 --neurons 8 --iterations 8 --memory 200kB")
     assert "within 195.3 KiB" in printed and "the plain loop needs" in printed
-    found = re.search(r"surprise ([\d.]+) -> ([\d.]+) in", printed)
+    found = re.search(r"likelihood ([\d.]+) -> ([\d.]+) in", printed)
     assert found is not None and float(found[2]) < 0.8 * float(found[1]), printed
     assert "plasticity of exciting synapses" in printed and "in truth 0.8" in printed
