@@ -28,6 +28,13 @@ def code_of(fun: Any) -> Any:
     return getattr(fun, "__code__", None)
 
 
+def name_of(fun: Any) -> str:
+    """How errors call a function."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    return getattr(fun, "__qualname__", None) or type(fun).__qualname__
+
+
 def named_like(fun: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """JAX's messages and profiles name the user's function and its arguments, not ours."""
     return functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())

@@ -25,7 +25,8 @@ _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "ml_dtypes")
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSTALLED = tuple(os.path.join(_STANDARD, name, "") for name in ("site-packages", "dist-packages"))
 _frameworks: list[str] = []  # those with an adapter
-_HEAP_TYPE = 1 << 9  # of `type.__flags__`; static types of C are none of the user's
+#: Of `type.__flags__`: made by a class statement, and not in C.
+HEAP_TYPE = 1 << 9
 
 
 @functools.cache
@@ -84,7 +85,7 @@ def is_library_module(name: str) -> bool:
 
 def is_users_class(cls: type) -> bool:
     """Whether a class is of the user's own."""
-    if not cls.__flags__ & _HEAP_TYPE:
+    if not cls.__flags__ & HEAP_TYPE:  # types of C are none of the user's
         return False
     module = getattr(cls, "__module__", None)  # code that `exec` runs may make classes without one
     if not isinstance(module, str) or module == "builtins" or not is_library_module(module):

@@ -7,14 +7,13 @@ from typing import Any
 
 import jax
 
+from .._base.library import HEAP_TYPE
 from .._objects.lookup import class_lookup
 from .._objects.plain import MISSING
 from .._states.adapters import register, register_owner_if
 from .._states.cell import cell_behind
 from .._states.state import State
 from .descriptor import CellDescriptor
-
-_HEAP_TYPE = 1 << 9  # of `type.__flags__`: made by a class statement, not in C
 
 
 def attr(obj: Any, field: str) -> State:
@@ -52,7 +51,7 @@ def attr(obj: Any, field: str) -> State:
     """
     kind = type(obj)
     getattr(obj, field)
-    if not kind.__flags__ & _HEAP_TYPE or isinstance(obj, type | types.ModuleType):
+    if not kind.__flags__ & HEAP_TYPE or isinstance(obj, type | types.ModuleType):
         raise TypeError(
             f"attr: {kind.__name__} is not a class written in Python, so its attributes cannot be made state-aware. "
             f"Hold the value in a `State`, or {field!r} in an object of a class of your own."
@@ -102,7 +101,7 @@ def register_state_type(cls: type, *, attribute: str) -> type:
       >>> float(st.transform.grad(double, states=box)())
       2.0
     """
-    if not isinstance(cls, type) or not cls.__flags__ & _HEAP_TYPE:
+    if not isinstance(cls, type) or not cls.__flags__ & HEAP_TYPE:
         raise TypeError(f"register_state_type: {cls!r} is not a class written in Python")
     if issubclass(cls, State):
         raise TypeError(f"register_state_type: {cls.__name__} is already a State")

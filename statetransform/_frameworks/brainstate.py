@@ -35,7 +35,7 @@ from .._states.adapters import register, register_owner
 from .._states.cell import DictEntry
 from .._states.frame import UNSET, Frame, innermost, on_entering, stack
 from .descriptor import CellDescriptor
-from .handles import Foreign, instance_dict
+from .handles import Foreign, dict_of
 
 _KNOWN = "0.5 and 0.6"
 
@@ -103,7 +103,7 @@ class BrainStates(CellDescriptor):
         self._context = context
 
     def name_of(self, cell: Any) -> str | None:
-        return instance_dict(cell).get("_name")
+        return dict_of(cell).get("_name")
 
     def in_dict(self, kind: type) -> DictEntry:
         return DictEntry("_value", "_been_writen", self._is_busy)
@@ -145,14 +145,14 @@ class BrainStates(CellDescriptor):
     def take(self, cell: Any) -> Any:
         if stack.frame is None and self._context.state_stack:
             return cell.value
-        held = instance_dict(cell).get("_value", MISSING)
+        held = dict_of(cell).get("_value", MISSING)
         return UNSET if held is MISSING else held
 
     def put(self, cell: Any, value: Any) -> None:
         if self._context.state_stack:
             cell.value = value
         else:
-            instance_dict(cell).update(_value=value, _been_writen=True)
+            dict_of(cell).update(_value=value, _been_writen=True)
 
     def read_in(self, frame: Frame, state: Any) -> Any:
         if (cell := self._left_inside(frame, state)) is not None:
@@ -191,7 +191,7 @@ class BrainStates(CellDescriptor):
 
     def takes_tracers(self, state: Any) -> bool:
         cell = state._ref()  # type: ignore[attr-defined]
-        return bool(self._context.state_stack) or (cell is not None and instance_dict(cell)["_trace_state"].is_valid())
+        return bool(self._context.state_stack) or (cell is not None and dict_of(cell)["_trace_state"].is_valid())
 
     def refuse_raw(self, state: Foreign, value: Any) -> None:
         """Nothing: what transforms of brainstate's store in between is their own affair."""
@@ -202,8 +202,8 @@ class BrainStates(CellDescriptor):
 
     def made(self, frame: Frame, cell: Any) -> None:
         """Takes the value of a new cell out of its attributes."""
-        if "_value" in instance_dict(cell) and self.known(cell) is None:
-            self.create(frame, cell, instance_dict(cell).pop("_value"))
+        if "_value" in dict_of(cell) and self.known(cell) is None:
+            self.create(frame, cell, dict_of(cell).pop("_value"))
 
 
 def install() -> None:

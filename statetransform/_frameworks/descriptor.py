@@ -18,7 +18,7 @@ from .._objects.plain import MISSING, identity
 from .._states.cell import Cell, DictEntry
 from .._states.frame import UNSET, Frame, committed, innermost, stack
 from .._states.state import is_array
-from .handles import Adopted, Foreign, Native, Proxy, instance_dict
+from .handles import Adopted, Foreign, Native, Proxy, dict_of
 
 _AVAL = type(jax.typeof(0.0))
 
@@ -50,14 +50,14 @@ class CellDescriptor(Cell):
                 return self.below.__get__(cell, type(cell))
             except AttributeError:
                 return MISSING
-        return instance_dict(cell).get(self.name, self.below)
+        return dict_of(cell).get(self.name, self.below)
 
     def set_raw(self, cell: Any, value: Any) -> None:
         """Sets the plain attribute."""
         if self._is_slot:
             self.below.__set__(cell, value)
         else:
-            instance_dict(cell)[self.name] = value
+            dict_of(cell)[self.name] = value
 
     def plain(self, cell: Any) -> Any:
         """The attribute as it is outside of any transform."""
@@ -290,7 +290,7 @@ class CellDescriptor(Cell):
             )
         if self._is_slot:
             self.below.__delete__(cell)
-        elif instance_dict(cell).pop(self.name, MISSING) is MISSING:
+        elif dict_of(cell).pop(self.name, MISSING) is MISSING:
             raise AttributeError(self.name)
         if known is not None:
             self._table.pop(identity(cell), None)

@@ -105,7 +105,7 @@ class Adopted(Foreign):
     __slots__ = ()
 
 
-def instance_dict(cell: Any) -> dict[str, Any]:
+def dict_of(cell: Any) -> dict[str, Any]:
     """The attributes of an instance, without telling who listens to look-ups."""
     return object.__getattribute__(cell, "__dict__")
 

@@ -6,9 +6,10 @@ adapter is installed when something of its framework is met for the first time: 
 object. A program that meets nothing of a framework does not change it, and does not depend on its version. JAX itself
 is in every program, so the adapter to `jax.Ref` is installed with this package.
 
-Cells, and the objects that hold them, are *nodes*: they go by reference, even if they are pytrees. Some pytrees are
-made of cells in order to carry values. Such a *carrier* goes by value: JAX takes it apart and rebuilds it, as it does
-any pytree. No frame may lift the cells in it meanwhile, so `detached` rebuilds it of cells that no frame lifts.
+Cells and their *owners*, the objects that hold them, are *nodes*: they go by reference, even if they are pytrees. Some
+pytrees are made of cells in order to carry values. Such a *carrier* goes by value: JAX takes it apart and rebuilds it,
+as it does any pytree. No frame may lift the cells in it meanwhile, so `detached` rebuilds it of cells that no frame
+lifts.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ class KnownClass(NamedTuple):
 
 
 #: Adapters that are not installed yet: the framework, as the names of its classes begin, and the adapter's module.
-_offers: dict[str, str] = {}
+_lazy: dict[str, str] = {}
 _lock = threading.RLock()
 _cells: dict[type, Any] = {}
-_holders: dict[type, frozenset[str]] = {}  # with their hidden attributes
+_owners: dict[type, frozenset[str]] = {}  # of cells; with their hidden attributes
 _tests: list[tuple[type, Callable[[Any], Any]]] = []
 _carriers: list[type] = []
-_kinds: weakref.WeakKeyDictionary[type, KnownClass] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[type, KnownClass] = weakref.WeakKeyDictionary()
 _has_nodes: list[bool] = []
 #: `meet_all` looks at this many objects in the life of a process, at some 4 us each, and then installs all adapters.
 _PATIENCE = 10_000
@@ -64,21 +65,21 @@ _CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)
 
 def register_lazily(framework: str, adapter: str) -> None:
     """Says which module has the adapter to a framework: its function `install` is called when that is met."""
-    _offers[framework] = adapter
+    _lazy[framework] = adapter
 
 
 def register(cls: type, cell: Any, is_node: bool = False) -> None:
     """Says that each instance of a class is a cell; `is_node`: and may be a pytree."""
     _cells[cls] = cell
     _has_nodes.extend([True] * is_node)
-    _kinds.clear()
+    _known.clear()
 
 
 def register_owner(cls: type, hidden: Iterable[str] = ()) -> None:
     """Says that instances of a class, which are pytrees, go by reference; `hidden` attributes say nothing of them."""
-    _holders[cls] = frozenset(hidden) or _holders.get(cls, frozenset())
+    _owners[cls] = frozenset(hidden) or _owners.get(cls, frozenset())
     _has_nodes.append(True)
-    _kinds.clear()
+    _known.clear()
 
 
 def register_owner_if(cls: type, test: Callable[[Any], Any]) -> None:
@@ -86,13 +87,13 @@ def register_owner_if(cls: type, test: Callable[[Any], Any]) -> None:
     if (cls, test) not in _tests:
         _tests.append((cls, test))
         _has_nodes.append(True)
-        _kinds.clear()
+        _known.clear()
 
 
 def register_by_value(cls: type) -> None:
     """Says that instances of a class, which are pytrees of cells, go by value."""
     _carriers.append(cls)
-    _kinds.clear()
+    _known.clear()
 
 
 # -- meeting a framework
@@ -109,13 +110,13 @@ def install_for(obj: Any) -> None:
 
 def _meet(obj: Any) -> None:
     """As `install_for`, but an adapter that cannot be installed raises."""
-    for framework in [*_offers]:
+    for framework in [*_lazy]:
         is_imported = framework.partition(".")[0] in sys.modules
         if is_imported and any(f"{name}.".startswith(f"{framework}.") for name in _names(obj)):
             with _lock:
-                if framework in _offers:
-                    importlib.import_module(_offers[framework]).install()
-                    del _offers[framework]
+                if framework in _lazy:
+                    importlib.import_module(_lazy[framework]).install()
+                    del _lazy[framework]
 
 
 def _names(obj: Any) -> list[str]:
@@ -133,15 +134,15 @@ def known_of(cls: type) -> KnownClass:
     Raises:
       StateTransformError: the adapter does not know this version of its framework.
     """
-    known = _kinds.get(cls)
+    known = _known.get(cls)
     if known is None:
         _meet(cls)
         cell = next((_cells[base] for base in cls.__mro__ if base in _cells), None)
-        holder = next((_holders[base] for base in [*_holders] if issubclass(cls, base)), None)
-        hidden = holder or frozenset() if cell is None else cell.hidden
-        is_node = cell is not None or holder is not None
+        owner = next((_owners[base] for base in [*_owners] if issubclass(cls, base)), None)
+        hidden = owner or frozenset() if cell is None else cell.hidden
+        is_node = cell is not None or owner is not None
         tests = tuple([test for base, test in _tests if issubclass(cls, base)])
-        known = _kinds[cls] = KnownClass(cell, is_node, issubclass(cls, tuple(_carriers)), hidden, tests)
+        known = _known[cls] = KnownClass(cell, is_node, issubclass(cls, tuple(_carriers)), hidden, tests)
     return known
 
 
@@ -152,13 +153,13 @@ def meet_all(fun: Any) -> None:
     looked at while there may be cells that were not met. After `_PATIENCE` objects in all, every imported
     framework is met instead.
     """
-    if sys.modules.keys().isdisjoint(_offers):
+    if sys.modules.keys().isdisjoint(_lazy):
         return
     waiting, seen, closed = [fun], set[int](), set[type](_CLOSED)
     while waiting:
         _looked_at[0] += 1
         if _looked_at[0] > _PATIENCE:
-            for framework in sys.modules.keys() & _offers:
+            for framework in sys.modules.keys() & _lazy:
                 install_for(sys.modules[framework])
             return
         obj = waiting.pop()
@@ -201,7 +202,7 @@ def cell_of(cls: type) -> Any:
 
 def is_cell_class(cls: type) -> bool:
     """Whether instances of a class, or of one that is derived from it, are cells."""
-    return cls is not object and (known_of(cls).cell is not None or any(issubclass(known, cls) for known in _cells))
+    return cls is not object and (known_of(cls).cell is not None or any(issubclass(other, cls) for other in _cells))
 
 
 def as_state(obj: Any) -> Any:
@@ -216,8 +217,8 @@ def as_state(obj: Any) -> Any:
 
 def is_node(obj: Any) -> bool:
     """Whether an object goes by reference though it may be a pytree: a cell, or what holds cells."""
-    kind = known_of(type(obj))
-    return kind.is_node or any(test(obj) is not None for test in kind.tests)
+    known = known_of(type(obj))
+    return known.is_node or any(test(obj) is not None for test in known.tests)
 
 
 def by_reference(obj: Any) -> bool | None:
@@ -227,7 +228,7 @@ def by_reference(obj: Any) -> bool | None:
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """The leaves and the structure of a pytree, of which nodes and carriers are leaves; the carriers are detached."""
-    if not _has_nodes and sys.modules.keys().isdisjoint(_offers):
+    if not _has_nodes and sys.modules.keys().isdisjoint(_lazy):
         return jax.tree.flatten(tree)
     leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_leaf)
     return [_detached(leaf) for leaf in leaves] if _carriers else leaves, treedef
@@ -256,8 +257,8 @@ def _rebuilt(carrier: Any, each: Iterator[Any]) -> Any:
 
 
 def _is_leaf(obj: Any) -> bool:
-    kind = known_of(type(obj))
-    return kind.is_node or kind.is_carrier or bool(kind.tests and is_node(obj))
+    known = known_of(type(obj))
+    return known.is_node or known.is_carrier or bool(known.tests and is_node(obj))
 
 
 def _detached(leaf: Any) -> Any:

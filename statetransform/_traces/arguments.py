@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._base.functions import named_like
+from .._base.functions import name_of, named_like
 from .._base.library import HOLDERS, is_ours, is_users_class, is_users_function
 from .._objects.plain import is_plain
 from .._states import adapters
@@ -286,13 +286,6 @@ def positional_parameters(fun: Callable[..., Any]) -> tuple[tuple[str, ...], str
         return (), "args"
     names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
     return names, next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
-
-
-def name_of(fun: Any) -> str:
-    """How errors call a function."""
-    while isinstance(fun, functools.partial):
-        fun = fun.func
-    return getattr(fun, "__qualname__", None) or type(fun).__qualname__
 
 
 def named_arguments(

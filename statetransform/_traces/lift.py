@@ -138,7 +138,7 @@ class Staged(Transformed):
 
     Args:
       around: the JAX transform, applied within the one trace; None for none.
-      where: its name, for messages.
+      where: its name, for messages; None for that of the subclass.
       static_argnums, static_argnames: as in :func:`jax.jit`.
       states: which states are lifted; None for all.
     """
@@ -150,14 +150,14 @@ class Staged(Transformed):
         fun: Callable[..., Any],
         *,
         around: Callable[[Callable[..., Any]], Callable[..., Any]] | None,
-        where: str = "checkpoint",
+        where: str | None = None,
         is_method: bool = False,
         static_argnums: Any = (),
         static_argnames: Any = (),
         states: Any = None,
     ) -> None:
         super().__init__(fun, is_method=is_method)
-        self._around, self.where = around, where
+        self._around, self.where = around, where or self.where
         # As in JAX, a wrapper that is made anew for the same function finds the traces of the last one.
         self._fun, self._instance = unbound(fun)
         self._static = StaticArguments(self._fun, static_argnums, static_argnames, self._counts_given)

@@ -22,13 +22,13 @@ import jax
 import jax.extend.core as jex
 
 from .._base.errors import StateTraceError, describe
-from .._base.functions import code_of, named_like
+from .._base.functions import code_of, name_of, named_like
 from .._jax import bind_in, close_over_inputs, take_current_trace, trace_state, typeof
 from .._states import adapters
 from .._states.frame import Frame, innermost, trace_around
 from .._states.raw_reads import Fresh
 from .._states.state import State
-from .arguments import name_of, reveal
+from .arguments import reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .large_stack import thread, with_large_stack
 from .outcome import pack

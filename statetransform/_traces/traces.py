@@ -10,7 +10,7 @@ This is the place where a retrace is decided: `TraceCache.find`. A trace fits a 
 5. If it has a plan for a budget, its inputs are where the plan takes them to be (`Trace.is_for`).
 
 Everything before it only saves a look, and leads here when in doubt: for `jit`, the generated way in of a program
-(`transform/_entry.py`), then `Jitted.run`, which asks `Program.match` and `Program.is_for`; a compiled program whose
+(`transform/_way_in.py`), then `Jitted.run`, which asks `Program.match` and `Program.is_for`; a compiled program whose
 types are new to JAX leaves it by `Untraced`, so that `Jitted.run` asks here, and `Program.takes` says whether it can
 have the trace. A trace that was made is kept for one call only if `Reuse` finds that it cannot serve another. It may
 also be gone: `families` has the bounds, and `Trace.expires_with` the lives that it depends on. A loop traces its body
@@ -67,12 +67,12 @@ class TraceCache:
       **options: `around`, `is_lifted` and `is_pure` of each trace, as in `stage.trace`.
     """
 
-    __slots__ = ("__weakref__", "_options", "_slots", "_within", "family")
+    __slots__ = ("__weakref__", "_loop", "_options", "_slots", "family")
 
     _BOUND = 64  # traces in a slot
 
     def __init__(self, family: Family, forbids_new_states: str = "", **options: Any) -> None:
-        self._within, self._options = forbids_new_states, options
+        self._loop, self._options = forbids_new_states, options
         self._slots = ContextDict()
         self.family = family
 
@@ -120,7 +120,7 @@ class TraceCache:
         if trace.structure is not None:
             self._keep(slot, key, trace)
             self.family.add(key, trace)
-            if self._within:  # a function that may be gone after the call, while others that are like it come
+            if self._loop:  # a function that may be gone after the call, while others that are like it come
                 trace.let_go()
             self._expire(trace, roots)
             trace.states, trace.objects = [], None
@@ -170,11 +170,11 @@ class TraceCache:
         """Refuses what a function must not leave behind; `call` is the function with its arguments, for messages."""
         for alive in filter(None, [over() for over in made.over]):
             refuse_leaks(alive, roots, root_names(*call), recorder)
-        if self._within and made.created:
+        if self._loop and made.created:
             raise StateTraceError(
-                f"{self._within}: {describe(made.created[0])} is created inside a function that may run any "
+                f"{self._loop}: {describe(made.created[0])} is created inside a function that may run any "
                 "number of times, or not at all, and outlives it. Nothing was changed.\n"
-                f"Create the state before the {self._within} and write it inside, or return its value."
+                f"Create the state before the {self._loop} and write it inside, or return its value."
             )
 
     def _why(self, known: Sequence[Trace], roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> Any:
@@ -216,10 +216,8 @@ class TraceCache:
         if reuse.changed is not None:
             edge, before, after = reuse.changed
             why = show_path(reuse.edges, edge, root_names(fun, args, kwargs)), before, after
-            if self._within and _is_rebound(edge, after):
-                happens = (
-                    f"{self._within}: {name} runs once, while it is traced, but changes `{why[0]}`, which it reads"
-                )
+            if self._loop and _is_rebound(edge, after):
+                happens = f"{self._loop}: {name} runs once, while it is traced, but changes `{why[0]}`, which it reads"
                 self._warn_once(f"{happens}: {_change(before, after)}", why[0])
         names = () if why is None else tuple(filter(None, root_names(fun, args, kwargs)))
         if why is None or why[0] in names or (reuse.changed is None and not why[0].startswith(names)):

@@ -32,7 +32,7 @@ class Transformed:
     __wrapped__: Callable[..., Any]
     __name__: str
     __qualname__: str
-    where: str = "checkpoint"  # the transform's name, for messages
+    where: str  # the transform's name, for messages
     _options: dict[str, Any]
     _static: Any = ()
     _store: Any = None  # its traces, if it is not run at every call

@@ -15,7 +15,7 @@ from .._traces.functional import Functionalized
 from .._traces.lift import method_of
 from .._traces.tracebacks import boundary
 from .._traces.traces import difference
-from ._entry import is_dropped
+from ._way_in import is_dropped
 
 #: What JAX's objects say of `(args, kwargs)` and of the output. Ours also have the states.
 _OF_ARGUMENTS = frozenset({"in_avals", "args_info", "input_shardings", "input_formats", "input_layouts"})

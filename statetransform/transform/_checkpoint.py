@@ -168,6 +168,7 @@ def _refuse(fun: Any, static_argnames: Any) -> None:
 class Checkpointed(Staged):
     """A function under `checkpoint`."""
 
+    where = "checkpoint"
     _around: Around
     _counts_given = True  # as in JAX
 

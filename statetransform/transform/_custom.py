@@ -11,8 +11,9 @@ import jax
 import numpy as np
 
 from .._base.errors import check_function
+from .._base.functions import name_of
 from .._jax import has_tracer, runs_rule_directly, zero_tangent
-from .._traces.arguments import NO_SELF, integers, name_of
+from .._traces.arguments import NO_SELF, integers
 from .._traces.lift import method_of
 from .._traces.wrapper import Transformed
 from ._rules import RuleCall, as_function

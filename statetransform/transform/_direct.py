@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 from jax.experimental import checkify as jax_checkify
 
-from .._traces.arguments import name_of
+from .._base.functions import name_of
 from .._traces.lift import Direct, Lift, at_once, method_of
 from .._traces.wrapper import Transformed, decorate
 from ._options import as_in, bound_as_in

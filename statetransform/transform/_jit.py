@@ -1,10 +1,10 @@
 """`jit`: compiled calls over states, with a dispatch path that adds little to JAX's own.
 
-There is one way in. A call goes through the programs of the function, the one used last first. A program that was
-used a few times has a generated function, `enter`, that follows the recorded paths from the function, the instance and
-the arguments to the states, checks the structure on the way, and gives the values; no signature is computed and no
-pytree walked in Python. JAX's own dispatch finds the compiled program, and what comes back is stored. Whatever does not
-fit goes the slow way: find a trace or make one, keep it, call.
+A call goes through the programs of the function, the one used last first. A program that was used a few times has a
+generated function, its `way_in`, that follows the recorded paths from the function, the instance and the arguments to
+the states, and checks the structure on the way; no signature is computed and no pytree walked in Python. It calls the
+compiled program with the states' values, by JAX's own dispatch, and stores what comes back. Whatever does not fit goes
+the slow way: find a trace or make one, keep it, call.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .._traces.trace import Call
 from .._traces.tracebacks import boundary, hide_frames
 from .._traces.wrapper import Bound, Transformed, decorate, unbound
 from ._ahead_of_time import AheadOfTime
-from ._entry import OTHER
 from ._options import ByState, bound_as_in, check_arguments, entries
 from ._programs import Program, Store, Untraced
+from ._way_in import OTHER
 
 _UNPLACED = f"jit: {unplaced('`in_shardings` and `state_shardings`')}"
 
@@ -105,7 +105,7 @@ class Jitted(Transformed):
             if self._owners or self._is_method or (self._may_take_class and args and isinstance(args[0], type)):
                 return super().__call__(*args, **kwargs)
             if not active:
-                out = self._store.enter(self, self._instance, args, kwargs)
+                out = self._store.way_in(self, self._instance, args, kwargs)
                 if out is not OTHER:
                     return out
                 return self._search(NO_SELF, args, kwargs, self._store.programs[1:])
@@ -117,7 +117,7 @@ class Jitted(Transformed):
     def _call_bound(self, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
             if not active:
-                out = self._store.enter(self, obj, args, kwargs)
+                out = self._store.way_in(self, obj, args, kwargs)
                 if out is not OTHER:
                     return out
                 return self._search(obj, args, kwargs, self._store.programs[1:])
@@ -180,7 +180,7 @@ class Jitted(Transformed):
                 forget_failed_calls(run)
                 break
             if stack.frame is None:  # it is not used within a transform
-                program.generate_entry(args, kwargs)
+                program.write_way_in(args, kwargs)
             self._store.family.repeats = NEVER
             self._store.use(program)
             return program, states, results, roots

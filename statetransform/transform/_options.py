@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 import jax
 
 from .._base.errors import describe
+from .._base.functions import name_of
 from .._base.sites import warn
 from .._objects.hooks import not_recorded
 from .._states.adapters import as_state
 from .._states.find import selects, walk
 from .._states.formatting import show_types
 from .._states.state import State
-from .._traces.arguments import StaticArguments, name_of, positional_parameters
+from .._traces.arguments import StaticArguments, positional_parameters
 
 F = TypeVar("F", bound=Callable[..., Any])
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY

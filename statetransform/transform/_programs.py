@@ -29,9 +29,9 @@ from .._traces.shardings import depend_on_shardings, sharding_of
 from .._traces.trace import Call, Trace
 from .._traces.traces import TraceCache
 from .._uses.structure import Structure
-from ._entry import Entry, entry, is_dropped, no_entry
 from ._names import name_inputs
 from ._options import ByState, check_sharding
+from ._way_in import WayIn, is_dropped, no_way_in, write_way_in
 
 Jitted: TypeAlias = Any  # the one of `_jit`, which imports this module
 
@@ -66,7 +66,7 @@ class Program:
       n_leading: how many arguments there are before those of the user.
       jitted, within: the `jax.jit` function, and the one for calls within a transform, which donates no states.
       shardings: those that its trace depends on, as of a `Trace`.
-      way_in: the generated function that calls it, see `entry`; None before there is one.
+      way_in: the generated function that calls it, see `_way_in`; None before there is one.
     """
 
     def __init__(self, jitted: Jitted, call: Call, treedef: Any, args: tuple[Any, ...], has_self: bool) -> None:
@@ -82,7 +82,7 @@ class Program:
         self.inputs: tuple[int, ...] = self.donated + self.passed
         self._has_self, self._has_instance = has_self, has_self and not is_reference(args[0])
         self.n_leading: int = len(self.inputs) + self._has_instance
-        self.way_in: Entry | None = None
+        self.way_in: WayIn | None = None
         self._uses, self._due = 0, 0
         self.keeps_places = bool(jitted._jax_options)
         self._outputs: dict[int, Trace] = {}
@@ -193,7 +193,7 @@ class Program:
         finally:
             _pending.call = before
 
-    def generate_entry(self, args: Any, kwargs: Any) -> None:
+    def write_way_in(self, args: Any, kwargs: Any) -> None:
         """After a call that went the slow way once more: writes down the way in when that begins to pay."""
         uses = self._uses = self._uses + 1
         if self.structure is None or self._has_instance or any(self.shardings or ()):
@@ -202,7 +202,7 @@ class Program:
             n = len(self.structure.edges)
             self._due = 0 if n > _EDGES_AT_MOST else max(2, min(n // 10, _PAYS_AFTER))
         if uses == self._due:
-            self.way_in = entry(self, self._has_self, args, kwargs)
+            self.way_in = write_way_in(self, self._has_self, args, kwargs)
 
     def explain(self, error: Exception, states: Sequence[State], arguments: Any) -> None:
         """Says what an error in a call has to do with buffers that were given away."""
@@ -239,9 +239,12 @@ class Program:
 
 
 class Store(TraceCache):
-    """The traces of a function under `jit` with the same options, and its programs, the one used last first."""
+    """The traces of a function under `jit` with the same options, and its programs, the one used last first.
 
-    __slots__ = ("enter", "programs")  # beside those of the base, or each compiled call looks `enter` up in a dict
+    Its `way_in` is that of the first program.
+    """
+
+    __slots__ = ("programs", "way_in")  # beside those of the base, or each compiled call looks `way_in` up in a dict
 
     def __init__(self, family: Family, **options: Any) -> None:
         super().__init__(family, **options)
@@ -251,7 +254,7 @@ class Store(TraceCache):
         """Sets the programs; those not used for longest go when there are too many."""
         self.programs: tuple[Program, ...] = tuple(programs)[: self._BOUND]
         way_in = self.programs[0].way_in if self.programs else None
-        self.enter: Callable[..., Any] = no_entry if way_in is None else types.MethodType(way_in, self.programs[0])
+        self.way_in: Callable[..., Any] = no_way_in if way_in is None else types.MethodType(way_in, self.programs[0])
 
     def known(self, treedef: Any) -> list[Program]:
         """The programs for arguments of a structure: of this function, then of others with the same code."""

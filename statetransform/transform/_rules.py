@@ -23,11 +23,11 @@ import numpy as np
 from jax.custom_derivatives import custom_vjp_primal_tree_values as primal_values
 
 from .._base.errors import StateStructureError, StateTraceError, describe
-from .._base.functions import named_like
+from .._base.functions import name_of, named_like
 from .._jax import is_differentiable, trace_state, typeof, without_tangent, zero_tangent
 from .._states.frame import Frame, innermost, look_at_all
 from .._states.state import State
-from .._traces.arguments import hide, name_of, reveal
+from .._traces.arguments import hide, reveal
 from .._traces.lift import Lift
 from .._traces.stage import trace
 from .._traces.trace import Call

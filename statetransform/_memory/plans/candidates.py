@@ -94,7 +94,7 @@ class Candidates:
         work: float,
         rated: dict[Any, list[Rated]],
     ) -> None:
-        self._rated, self._by_steps, self._opened = straight[-1], by_steps, opened
+        self._of_all, self._by_steps, self._opened = straight[-1], by_steps, opened
         self._straight = [straight[0], *[some for some in straight[1:] if len(some.joint.graph.nodes) <= _MANY]]
         self._work = max(work, 1e-9)
         self._known = rated
@@ -129,10 +129,10 @@ class Candidates:
     def _rated_by_hand(self, version: Version) -> Iterator[Rated]:
         plans = version.solver.by_hand if version.takes_checkpoints else []
         # With all values as nodes nothing is counted that JAX does not write down.
-        rated = {plan.checkpoints: plan for plan in self._rated.solver.by_hand}
+        of_all = {plan.checkpoints: plan for plan in self._of_all.solver.by_hand}
         for plan in filter(version.is_by_source, plans):
-            same = rated.get(plan.checkpoints, plan)
-            at_best = min(_kept(version, plan), _kept(self._rated if same is not plan else version, same))
+            same = of_all.get(plan.checkpoints, plan)
+            at_best = min(_kept(version, plan), _kept(self._of_all if same is not plan else version, same))
             yield plan, same.cost / self._work, at_best
 
     @property

@@ -1,9 +1,9 @@
 """The way in of a program: one generated function for a call on a known signature.
 
-`entry` writes down what every such call has to do: unpack the arguments, follow the recorded paths from the function,
-the instance and the arguments to the states, check the structure on the way, call the compiled program with the states'
-values, and store what comes back. Nothing is interpreted and no pytree is walked in Python. The function gives `OTHER`
-when the call does not match, before it has changed anything.
+`write_way_in` writes down what every such call has to do: unpack the arguments, follow the recorded paths from the
+function, the instance and the arguments to the states, check the structure on the way, call the compiled program with
+the states' values, and store what comes back. Nothing is interpreted and no pytree is walked in Python. The function
+gives `OTHER` when the call does not match, before it has changed anything.
 
 For one state, one array and a closure it reads::
 
@@ -47,7 +47,7 @@ Program: TypeAlias = Any  # the one of `_programs`, which imports this module
 
 #: What the generated function gives when the structure or the arguments are others than the program's.
 OTHER: Any = object()
-Entry = Callable[[Any, Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+WayIn = Callable[[Any, Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 _NAMES = {
     "NO_SELF": NO_SELF,
     "OTHER": OTHER,
@@ -58,12 +58,12 @@ _NAMES = {
 _LOOKED_AT = 8  # with more results than this, asking JAX for its context is cheaper than testing the type of each
 
 
-def no_entry(jitted: Any, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def no_way_in(jitted: Any, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The way in where none is written down."""
     return OTHER
 
 
-def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
+def write_way_in(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WayIn | None:
     """Writes the way in of a program, from the hidden arguments of one call; None where there can be none."""
     structure = program.structure
     if structure is None:
