@@ -207,7 +207,7 @@ class BrainStates(CellDescriptor):
 
 
 def install() -> None:
-    """Puts the descriptor on the class, and wraps two methods.
+    """Puts the descriptor on the class, and wraps two methods and `environ.get`.
 
     Raises:
       StateTransformError: this brainstate keeps values elsewhere.

@@ -221,7 +221,7 @@ def _is_called_in(frame: Frame, parent: Frame) -> bool:
 
 
 def install() -> None:
-    """Puts the descriptor on the class, and wraps two methods.
+    """Puts the descriptors on the classes, and wraps the methods and functions that stand above.
 
     Raises:
       StateTransformError: this flax keeps values elsewhere.

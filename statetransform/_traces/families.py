@@ -30,6 +30,7 @@ _LOGGED = 200  # entries of `explain_retrace`; so many show the pattern
 _WAYS = 64  # to transform one function
 _SEARCHED = 64  # members' traces that a function looks through
 _SPARE = 8  # traces and programs of members that are gone, for functions that are made one after the other
+_LAST: Any = object()  # the key under which these are
 
 
 class Unshared:
@@ -79,12 +80,12 @@ class Family:
         current = self._found.current()
         known = [ref for ref in current.get(key, ()) if (other := ref()) is not None and other is not item]
         current[key] = (weakref.ref(item), *known)[:_SEARCHED]
-        current.setdefault(_SPARE, deque(maxlen=_SPARE)).append(item)
+        current.setdefault(_LAST, deque(maxlen=_SPARE)).append(item)
 
     def discard(self, item: Any) -> None:
         """Keeps it no longer."""
         for current in self._found.dicts():
-            if item in (spare := current.get(_SPARE, ())):
+            if item in (spare := current.get(_LAST, ())):
                 spare.remove(item)
         for current in _recent.dicts():
             current.pop(item, None)

@@ -157,8 +157,8 @@ class Trace:
 
     def allow_reuse(self, structure: Structure, recorder: Recorder) -> None:
         """Has the trace serve all objects of a structure, unless it has to do with something besides."""
-        constants = [leaf for _, leaves in self.constants for leaf in leaves]
-        if not self.is_closed or has_tracer([*self.consts, *constants]):
+        held = [*self.consts, *[leaf for _, leaves in self.constants for leaf in leaves]]
+        if not self.is_closed or (held and has_tracer(held)):
             return
         registers = [recorder.register_of(obj) for obj in self.objects or ()]
         if self.born_at.keys() >= {k for k, found in enumerate(registers) if found is None}:

@@ -96,7 +96,7 @@ class TraceCache:
         found, known = self._known(slot, key, roots, leaves)
         if found is not None:
             return found
-        why = self._why(known, roots, fun, args, kwargs)
+        why = self._why(known, roots, fun, args, kwargs) if known else None
         recorder = Recorder(roots)
         try:
             with recorder:

@@ -86,22 +86,13 @@ def largest(
     target = None if target is None else target_of(target)
     known: dict[int, int | None] = {}
 
-    def bytes_at(n: int) -> int | None:
-        step = GradientStep.of(view_of(f, _arguments(arguments, n), {}, argnums, states, target))
-        one = max((nbytes(var.aval) for site in walk(step.jaxpr) for var in site.eqn.outvars), default=0)
-        # XLA ends the process when it counts bytes beyond 64 bits.
-        if one > max(most, _NO_MACHINE) or step.compiled is None:
-            return one
-        if step.compiled.is_refused:  # arguments and outputs may be what does not fit
-            return max(step.compiled.temporary or 0, most + 1)
-        return step.compiled.temporary
-
     def size_at(n: int) -> int | None:
         if n not in known:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", PolicyWarning)  # a budget of `f` that is not met at this size
-                    known[n] = bytes_at(n)
+                    view = view_of(f, _arguments(arguments, n), {}, argnums, states, target)
+                    known[n] = _bytes_of(GradientStep.of(view), most)
             except (BudgetError, OverflowError) as error:
                 if n == 1 and isinstance(error, OverflowError):
                     raise
@@ -128,6 +119,17 @@ def largest(
         size = size_at(n)
         fits, too_large = (n, too_large) if size is not None and size <= most else (fits, n)
     return fits
+
+
+def _bytes_of(step: GradientStep, most: int) -> int | None:
+    """The temporary bytes of a gradient step as compiled; of one that is far too large more than `most`."""
+    one = max((nbytes(var.aval) for site in walk(step.jaxpr) for var in site.eqn.outvars), default=0)
+    # XLA ends the process when it counts bytes beyond 64 bits.
+    if one > max(most, _NO_MACHINE) or step.compiled is None:
+        return one
+    if step.compiled.is_refused:  # arguments and outputs may be what does not fit
+        return max(step.compiled.temporary or 0, most + 1)
+    return step.compiled.temporary
 
 
 def _next(known: dict[int, int | None], most: int, fits: int, too_large: int) -> int:

@@ -27,8 +27,9 @@ from .._memory.targets import Target, placed, target_of
 from .._states.frame import kept_by_nobody
 from .._states.state import State
 from .._states.state_pytrees import differentiated_states
+from .._states.values import Values
 from .._traces.arguments import ByReference, Static, hide, is_hidden, is_reference, named_arguments
-from .._traces.functional import functionalize
+from .._traces.functional import Functionalized, functionalize
 from .._traces.shardings import sharding_of
 from .._traces.wrapper import Bound, Transformed
 
@@ -130,18 +131,7 @@ def view_of(
     inputs = [leaves[i] for i in traced]
     chosen = target_of(target, *inputs)
     inputs = _on(chosen, inputs)
-    found: list[Any] = []
-    rules: list[bool] = []
-
-    def look(*values: Any) -> tuple[()]:
-        with kept_by_nobody():
-            args, kwargs = arguments(values)
-            found.append(pure.values(*args, **kwargs))
-            rules.append(has_rule(pure.trace(*args, **kwargs).jaxpr))
-        return ()
-
-    jax.make_jaxpr(look)(*inputs)
-    values = found[0]
+    values, is_ruled = _looked_at(pure, arguments, inputs)
     state_leaves, state_tree = jax.tree.flatten(values)
 
     def flat(*xs: Any) -> tuple[list[Any], list[Any]]:
@@ -160,8 +150,22 @@ def view_of(
     labels = (*[Label("argument", named[i]) for i in traced], *_state_labels(values))
     view = View(flat, [*inputs, *_on(chosen, state_leaves)], labels, name, notes, target=chosen)
     if wrt is None:
-        return dataclasses.replace(view, wrt=_differentiable(view, values)) if values and any(rules) else view
+        return dataclasses.replace(view, wrt=_differentiable(view, values)) if values and is_ruled else view
     return dataclasses.replace(view, wrt=wrt.chosen(view, traced, values), unused=wrt.unused(values))
+
+
+def _looked_at(pure: Functionalized, arguments: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Values, bool]:
+    """The values of the states that a function uses, and whether it has a derivative rule inside; it is only traced."""
+    found: list[tuple[Values, bool]] = []
+
+    def look(*values: Any) -> tuple[()]:
+        with kept_by_nobody():
+            args, kwargs = arguments(values)
+            found.append((pure.values(*args, **kwargs), has_rule(pure.trace(*args, **kwargs).jaxpr)))
+        return ()
+
+    jax.make_jaxpr(look)(*inputs)
+    return found[0]
 
 
 def differentiated(view: View) -> tuple[Any, Pattern]:

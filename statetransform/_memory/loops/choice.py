@@ -196,7 +196,7 @@ class FunctionChoice:
 
 
 def _spread(most: int) -> Iterator[int]:
-    """All numbers up to 512 and `most`, and some between."""
+    """All numbers up to 1024 and `most`, and some between."""
     k = 0
     while k < most:
         yield k

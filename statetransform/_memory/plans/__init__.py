@@ -5,9 +5,9 @@
 2. `choose` compiles the plain gradient step, and has `existing` read from the compiled program which values exist. It
    takes the first of the `candidates` that fits as compiled. `plan_cache` remembers what was found, and `meter` shows
    a bar.
-3. `versions` has the function in several forms: planned by the values that exist, or by all, and with its loops opened
-   (`loops`). For each form, `gradient` traces the gradient step, and `joint` makes a `graph` of it: nodes that need and
-   make values. What a node costs is in `cost`; bytes are those of one device (`devices`).
+3. `versions` has several versions of the function: planned by the values that exist, or by all, and with its loops
+   opened (`loops`). For each, `gradient` traces the gradient step, and `joint` makes a `graph` of it: nodes that need
+   and make values. What a node costs is in `cost`; bytes are those of one device (`devices`).
 4. `solve` makes a curve of plans, sequences of nodes, from the plain one down. It begins with those that people write
    by hand (`checkpoints`, around blocks that `blocks` finds). `rematerialize` brings a plan within fewer bytes, and
    uses the memory that is left.

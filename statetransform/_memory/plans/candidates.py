@@ -30,10 +30,10 @@ class Candidate:
     """A program, with what is expected of it.
 
     Attributes:
-      version: the form of the function.
+      version: of the function.
       plan: the plan.
       cost: operations over those of the plain step.
-      at_best: the bytes that a form by hand may compile to, as compilers fuse what a block computes again. N bodies on
+      at_best: the bytes that one by hand may compile to, as compilers fuse what a block computes again. N bodies on
         the CPU take a third of what is planned. What is kept between the passes is there in any case.
     """
 
@@ -64,7 +64,7 @@ class Candidate:
 
     @property
     def step(self) -> tuple[Any, Version]:
-        """The gradient step, and the form whose inputs it has."""
+        """The gradient step, and the version whose inputs it has."""
         program = self.program
         if isinstance(program, Version):
             return program.plain_step, program
@@ -78,12 +78,12 @@ class Candidates:
     """The programs for one gradient step.
 
     Args:
-      straight: the forms of the function without loops opened, with a curve of plans each.
+      straight: the versions of the function without loops opened, with a curve of plans each.
       by_steps: those with the loops as people checkpoint them.
       opened: what makes those with the loops opened with fewer and fewer bytes, None where these are too few; the last
         one makes that with the fewest.
       work: operations of the plain step.
-      rated: the plans of all forms with their figures, as far as they are known from another budget.
+      rated: the plans of all versions with their figures, as far as they are known from another budget.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Candidates:
         self._found: dict[Any, list[Candidate]] = {}
 
     def _candidates(self, kind: str, version: Version, rated: Callable[[Version], Iterator[Rated]]) -> list[Candidate]:
-        """Those of a kind and a form, the least work first; their figures are the same for each budget."""
+        """Those of a kind and a version, the least work first; their figures are the same for each budget."""
         key = kind, version.recipe
         if key not in self._found:
             if key not in self._known:
@@ -111,7 +111,7 @@ class Candidates:
         return self._found[key]
 
     def curve(self, version: Version) -> list[Candidate]:
-        """The plans of one form, those with the least work first."""
+        """The plans of one version, those with the least work first."""
         return self._candidates("curve", version, self._rated_curve)
 
     def _rated_curve(self, version: Version) -> Iterator[Rated]:
@@ -123,7 +123,7 @@ class Candidates:
         return plan, Emitted(version.joint, plan.sequence).cost / self._work, at_best
 
     def by_hand(self) -> list[Candidate]:
-        """The forms that people write by hand, the least work first."""
+        """The checkpoints that people write by hand, the least work first."""
         return self._candidates("by hand", self._straight[0], self._rated_by_hand)
 
     def _rated_by_hand(self, version: Version) -> Iterator[Rated]:
@@ -137,10 +137,10 @@ class Candidates:
 
     @property
     def finest(self) -> Candidate:
-        """Of the forms by hand that with the most blocks, which keep nothing."""
-        forms = [(some.plan.checkpoints, some) for some in self.by_hand()]
-        rank = [(of.policy == "nothing", len(of.blocks)) for of, _ in forms if of is not None]
-        return forms[rank.index(max(rank))][1]
+        """Of those by hand that with the most blocks, which keep nothing."""
+        by_hand = [(some.plan.checkpoints, some) for some in self.by_hand()]
+        rank = [(of.policy == "nothing", len(of.blocks)) for of, _ in by_hand if of is not None]
+        return by_hand[rank.index(max(rank))][1]
 
     def within(self, budget: int) -> Iterator[Candidate]:
         """Those that are expected within a budget, the least work first."""
@@ -152,9 +152,9 @@ class Candidates:
         return heapq.merge(*iterators, key=lambda some: some.order)
 
     def _within_opened(self, budget: int) -> Iterator[Candidate]:
-        """Of loops by a schedule: fewer bytes take more work, so that the next form is made when it is asked for.
+        """Of loops by a schedule: fewer bytes take more work, so that the next version is made when it is asked for.
 
-        The first form that is within the budget without a plan is looked for by halving. A larger budget finds the same
+        The first one that is within the budget without a plan is looked for by halving. A larger budget finds the same
         one or one before it, and all that follow. Before it are those that a plan brings within the budget.
         """
         fits = lambda make: (version := make()) is None or version.solver.plain.bytes <= budget

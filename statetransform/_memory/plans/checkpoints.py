@@ -1,7 +1,7 @@
-"""The forms that people write by hand: a checkpoint around each block of the forward pass, with a policy or without.
+"""What people write by hand: a checkpoint around each block of the forward pass, with a policy or without.
 
 Blocks are looked for in two ways: by the source, where a line runs another function or the same one from its start
-again, as the layers of a model do; and by size, such that few bytes cross their ends. The simulator rates each form as
+again, as the layers of a model do; and by size, such that few bytes cross their ends. The simulator rates each way as
 a plan. The program itself is the function with its blocks under `jax.checkpoint`, which JAX differentiates, so that it
 compiles to the same as if it had been written so.
 """
@@ -49,7 +49,8 @@ class Checkpoints:
     policy: str
 
 
-Form = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
+#: Blocks in a row: their ends among the forward nodes of a graph, and the first equation and end of each.
+Cuts = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
 
 
 def by_size(row: Row) -> list[tuple[int, ...]]:

@@ -38,7 +38,7 @@ logger = logging.getLogger("statetransform")
 
 _SLOW = 2.0  # seconds, from which on the work is logged
 _FAR = 1.5  # times the budget: what the plain step takes without its calls, where it need not be compiled with them
-# Times as many bytes, compared to what is planned, as another form by hand of the same function: three blocks of a
+# Times as many bytes, compared to what is planned, as other checkpoints by hand of the same function: three blocks of a
 # residual MLP compile to 1.39 of the plan on the CPU, two of them to 0.92.
 _APART = 2.0
 _TIMES_THE_WORK = 3.0  # of the plain step, which a budget that is exceeded in any case is not worth
@@ -89,7 +89,7 @@ def compiled_step(function: Callable[..., Any], version: Version, wants_text: bo
 
     Args:
       function: the step.
-      version: the form of the function.
+      version: what it is the step of.
       wants_text: read the compiled program, too.
     """
     try:
@@ -134,7 +134,7 @@ class Planner:
         self._candidates: dict[Pattern, Candidates] = {}
 
     def versions(self, pattern: Pattern) -> Versions:
-        """The function in its various forms."""
+        """The versions of the function."""
         if pattern not in self._versions:
             self._versions[pattern] = Versions(self.closed, pattern, self._written, self._shardings, self.target)
         return self._versions[pattern]
@@ -147,7 +147,7 @@ class Planner:
         return self._known[pattern]
 
     def plain_bytes(self, pattern: Pattern, budget: int | None = None) -> int | None:
-        """Temporary bytes of the plain gradient step; of the larger form where that is within a budget.
+        """Temporary bytes of the plain step; within a budget, the more of with the function's value and without.
 
         Where a budget is far below what the step takes without its calls, the step itself is not compiled.
         """
@@ -248,7 +248,7 @@ class Planner:
                 yield some
 
     def _is_hopeful(self, pattern: Pattern, some: Candidate, budget: int) -> bool:
-        """Whether something may be within a budget as compiled: forms by hand may be although more is planned.
+        """Whether something may be within a budget as compiled: what is by hand may be although more is planned.
 
         What a compiler makes of them, one of them says.
         """
@@ -295,7 +295,7 @@ class Planner:
         return found[1:]
 
     def _compiled(self, pattern: Pattern, some: Candidate, budget: int) -> MeasuredPlan:
-        """A candidate with its figures, of the larger form where that is near the budget."""
+        """A candidate with its figures; near the budget, the more of with the function's value and without."""
         known = self.known(pattern)
         record = known.tried.get(some.key)
         if record is None:

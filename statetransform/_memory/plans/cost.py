@@ -61,7 +61,7 @@ def is_elementwise(eqn: Any) -> bool:
 
 
 def is_batched(eqn: Any) -> bool:
-    """Whether an equation is a product of many matrices, one for each index of a batch, or a convolution."""
+    """Of a product: whether it is of many matrices, one for each index of a batch, or a convolution."""
     return eqn.primitive.name != "dot_general" or bool(eqn.params["dimension_numbers"][1][0])
 
 

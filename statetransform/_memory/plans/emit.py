@@ -219,7 +219,7 @@ class Emitted:
 
 
 class Pulled:
-    """The two passes that JAX makes of a function, in the form of a plan.
+    """The two passes that JAX makes of a function, to be called as those of a plan.
 
     Args:
       fun: a function of flat inputs with a list of outputs.

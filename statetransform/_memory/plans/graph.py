@@ -26,7 +26,7 @@ class Node:
       scratch: bytes that it needs inside, besides inputs and outputs.
       is_backward: whether it depends on the cotangents.
       is_product: whether it is a matrix product or a convolution, the results of which are kept first by hand.
-      is_batched: whether it is a product of many matrices, or a convolution.
+      is_batched: of a product, whether it is of many matrices, or a convolution.
       inplace: the outputs that may take the buffer of an input that dies here.
       eqns: what it stands for.
     """

@@ -155,7 +155,7 @@ class _Builder:
                 self.views[eqn.outvars[0]] = eqn
             else:
                 self.roots.update({var: (var,) for var in eqn.outvars})
-        self.moved = collections.Counter[Any]()  # bytes of copies in another order or form, by what is copied
+        self.moved = collections.Counter[Any]()  # bytes of copies in another order or shape, by what is copied
         for eqn in self.eqns:
             if (own := self.held.get(id(eqn))) and eqn.outvars and eqn.outvars[0] in self.views:
                 for root in self._roots_of(eqn.outvars):

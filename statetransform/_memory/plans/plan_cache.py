@@ -43,7 +43,7 @@ class MeasuredPlan:
     """A plan with its figures.
 
     Attributes:
-      recipe: which form of the function it is for.
+      recipe: which version of the function it is for.
       sequence: the nodes.
       checkpoints: those that people write by hand to have the plan; None where the plan is emitted.
       planned: its bytes.
@@ -78,7 +78,7 @@ class Known:
       held: what each equation of the plain step holds as compiled, by number; None if it was not read.
       answers: the plan for each budget.
       tried: the last plans that were compiled, by their keys.
-      rated: the plans that were found, with their figures, by kind and form; they are not in the file.
+      rated: the plans that were found, with their figures, by kind and version; they are not in the file.
     """
 
     def __init__(self, file: Path | None) -> None:

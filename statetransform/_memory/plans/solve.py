@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from .blocks import Row, backward_part
-from .checkpoints import Checkpoints, Form, by_size, kept_by, plan_of
+from .checkpoints import Checkpoints, Cuts, by_size, kept_by, plan_of
 from .graph import Graph
 from .rematerialize import filled, fit_to
 from .simulate import peak, pruned
@@ -45,11 +45,11 @@ class Solver:
 
     Args:
       graph: the graph.
-      forms: the blocks that people put checkpoints around: their ends among the forward nodes, and their equations.
+      cuts: the blocks that people put checkpoints around.
     """
 
-    def __init__(self, graph: Graph, forms: Sequence[Form] = ()) -> None:
-        self.graph, self._forms = graph, forms
+    def __init__(self, graph: Graph, cuts: Sequence[Cuts] = ()) -> None:
+        self.graph, self._cuts = graph, cuts
         self._rated: dict[tuple[int, ...], Plan] = {}
         # Without recomputation; what only the backward pass needs is computed when that needs it.
         forward, made = sorted(graph.primal), {v for i in graph.primal for v in graph.nodes[i].outputs}
@@ -69,7 +69,7 @@ class Solver:
     def by_hand(self) -> list[Plan]:
         """The plans that people write by hand, those with the fewest bytes first."""
         graph, row, plans = self.graph, Row(self.graph), dict[Plan, Plan]()
-        given = self._forms or [(ends, ()) for ends in by_size(row)]
+        given = self._cuts or [(ends, ()) for ends in by_size(row)]
         for ends, blocks in given:
             cut = row.cut(ends)
             for policy, values in kept_by(graph).items():

@@ -1,4 +1,4 @@
-"""A function in one form, with its gradient step, its graph and its plans, and all its forms together."""
+"""One version of a function, with its gradient step, its graph and its plans, and all its versions together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..._base.errors import BudgetError
 from ..targets import Target, target_of
 from .barriers import keeps_barriers
 from .blocks import Row
-from .checkpoints import Checkpoints, Form, by_size, by_source, with_checkpoints
+from .checkpoints import Checkpoints, Cuts, by_size, by_source, with_checkpoints
 from .devices import partitioned
 from .existing import Held, scoped
 from .gradient import Pattern, flattened, gradient_step, joint_step, seen_in, without_equal, without_seen
@@ -30,7 +30,7 @@ _STEPS = ("dots", "products", "step")  # what the steps of loops may keep, as pe
 
 
 class Version:
-    """The function in one form, with its graph and its solver.
+    """One version of the function, with its graph and its solver.
 
     Args:
       closed: the closed jaxpr.
@@ -123,10 +123,10 @@ class Version:
     @functools.cached_property
     def solver(self) -> Solver:
         """Plans for any budget."""
-        return Solver(self.joint.graph, self._forms)
+        return Solver(self.joint.graph, self._cuts)
 
     @functools.cached_property
-    def _forms(self) -> list[Form]:
+    def _cuts(self) -> list[Cuts]:
         """The blocks that people put checkpoints around, among the nodes of the graph and among the equations."""
         graph, origins = self.joint.graph, self.joint.origins
         if not graph.primal:
@@ -226,7 +226,7 @@ class Version:
 
 
 class Versions:
-    """A function in various forms, made when they are asked for.
+    """The versions of a function, made when they are asked for.
 
     Args:
       closed: the closed jaxpr.
@@ -271,7 +271,7 @@ class Versions:
         if not scans_in(self._closed):
             return []
         found = [self._with_loops(keeps) for keeps in _STEPS if keeps != "dots" or has_batches(self._closed)]
-        # If no product is needed, steps that keep products and steps that keep nothing are the same form.
+        # If no product is needed, steps that keep products and steps that keep nothing are the same version.
         figures = lambda version: (version.solver.plain.bytes, version.joint.graph.cost)
         return list({figures(version): version for version in filter(None, reversed(found))}.values())[::-1]
 

@@ -38,7 +38,6 @@ class Compiled:
       temporary: temporary bytes on one device; None where the backend does not say. Of a refused program, the
         compiler's figure without arguments and outputs.
       argument, output: bytes of these on one device.
-      host_temporary: bytes that are offloaded to the host.
       total: what the compiler said that a refused program needs, with arguments and outputs.
       flops, bytes_accessed, seconds: the compiler's counts and its estimate of time; None where it makes none.
     """
@@ -47,7 +46,6 @@ class Compiled:
     temporary: int | None
     argument: int | None
     output: int | None
-    host_temporary: int = 0
     total: int | None = None
     flops: float | None = None
     bytes_accessed: float | None = None
@@ -188,11 +186,9 @@ def _read(program: Any) -> Compiled:
         size("temp"),
         size("argument"),
         size("output"),
-        size("host_temp") or 0,
-        None,
-        counts.get("flops"),
-        counts.get("bytes accessed"),
-        counts.get("optimal_seconds"),
+        flops=counts.get("flops"),
+        bytes_accessed=counts.get("bytes accessed"),
+        seconds=counts.get("optimal_seconds"),
     )
 
 
