@@ -11,7 +11,7 @@ This page is the door: what `transform` and the package's first page take from h
 """
 
 from .checkpointing import checkpoint
-from .context import ONE, Context, Lanes, unplaced
+from .context import ONE, Context, Lanes
 from .loops.budget import MemoryBudget
 from .loops.lanes import known_lanes, lanes_around
 from .loops.loops import scan, while_loop
@@ -40,6 +40,5 @@ __all__ = [
     "scan",
     "schedule",
     "target",
-    "unplaced",
     "while_loop",
 ]

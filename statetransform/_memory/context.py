@@ -62,11 +62,3 @@ class Context:
     sharding_of: Callable[[Any], Any] = _jax.sharding_of
     depend: Callable[[], None] = _nobody_depends
     active: Any = True
-
-
-def unplaced(options: str) -> str:
-    """What to say where the options of a transform around place its inputs, which a plan inside does not see."""
-    return (
-        f"A plan for a memory budget inside does not know {options}: it counts the bytes of all devices together, "
-        "unless its inputs are placed before the call. Write `x = jax.device_put(x, sharding)`."
-    )

@@ -6,10 +6,41 @@ traces around depend on them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
+
+import jax
 
 from .. import _jax
 from .._states.frame import stack
+from .._states.state import State
+
+
+class Places(Protocol):
+    """A transform that says where its inputs go, as `jit` does by `in_shardings`."""
+
+    def of_arguments(self, args: tuple[Any, ...]) -> Any:
+        """The arguments by position, with `placed` leaves for those that it puts somewhere."""
+        ...
+
+    def of_state(self, state: State, leaves: list[Any]) -> list[Any]:
+        """The same for the leaves of a state's value."""
+        ...
+
+
+def placed(x: Any, sharding: Any, mesh: Any) -> Any:
+    """What stands for an array that a transform puts where `sharding` says; the array itself where that says nothing.
+
+    Args:
+      sharding: a sharding, a layout, or a partition spec for the mesh.
+      mesh: the one that is set; None if it is not known.
+    """
+    if isinstance(sharding, jax.P):
+        sharding = None if mesh is None else jax.sharding.NamedSharding(mesh, sharding)
+    sharding = getattr(sharding, "sharding", sharding)
+    if sharding is None:
+        return x
+    aval = _jax.typeof(x)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
 
 
 def sharding_of(x: Any) -> Any:

@@ -32,7 +32,7 @@ from .arguments import reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .large_stack import thread, with_large_stack
 from .outcome import pack
-from .shardings import sharding_of
+from .shardings import Places, sharding_of
 from .trace import Trace
 
 read_p = jex.Primitive("read_state")
@@ -47,13 +47,13 @@ def _read_abstract(*, position: int, avals: tuple[Any, ...]) -> list[Any]:
 class StagedFrame(Frame):
     """A frame whose states become inputs of the jaxpr that is being traced."""
 
-    def __init__(self, is_lifted: Callable[[State], bool] | None = None) -> None:
+    def __init__(self, is_lifted: Callable[[State], bool] | None = None, places: Places | None = None) -> None:
         super().__init__()
         self.reads: dict[State, tuple[Any, tuple[Any, ...]]] = {}  # with tree definition and abstract values
         self.statics: dict[State, Any] = {}
         self.leaves: list[Any] = []  # of the states read
         self.constants: dict[State, list[Any]] = {}  # states left out of the lift, with their leaves
-        self._is_lifted = is_lifted
+        self._is_lifted, self._places = is_lifted, places
 
     def enter(self, state: State) -> Any:
         # One frame of Python's stack less for each transform that the read has to go through.
@@ -67,7 +67,8 @@ class StagedFrame(Frame):
             return value
         avals = tuple([self.type_of_input(leaf) for leaf in leaves])
         inputs = bind_in(self.trace, read_p, avals, position=len(self.reads)) if leaves else []
-        self.outside.update(zip(map(id, inputs), leaves, strict=True))
+        placed = leaves if self._places is None else self._places.of_state(state, leaves)
+        self.outside.update(zip(map(id, inputs), placed, strict=True))
         self.leaves += leaves
         self.reads[state] = (treedef, avals)
         return treedef.unflatten(inputs)
@@ -99,6 +100,7 @@ def trace(
     around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     is_lifted: Callable[[State], bool] | None = None,
     is_pure: bool = False,
+    places: Places | None = None,
 ) -> Trace:
     """Traces a function once, lifting the states that it uses.
 
@@ -109,11 +111,12 @@ def trace(
       around: a JAX transform to apply to the body within the trace.
       is_lifted: which states are lifted; the others are constants.
       is_pure: whether the caller threads the values explicitly.
+      places: where the transform puts arguments and states; None for one that leaves them where they are.
     """
     attempt = Fresh(fun, innermost())
     while True:
         with attempt as is_fresh:
-            tracing = _Tracing(fun, objects, around, is_lifted, is_pure, is_fresh)
+            tracing = _Tracing(fun, objects, around, is_lifted, is_pure, places, is_fresh)
             try:
                 # Nested transforms come through here once for each, so the run stands in no function of its own.
                 make = jax.make_jaxpr(tracing.runner(args, kwargs))
@@ -143,9 +146,16 @@ class _Tracing:
     _over: tuple[Any, ...]  # weak references to JAX's traces of the body
 
     def __init__(
-        self, fun: Any, objects: Sequence[Any], around: Any, is_lifted: Any, is_pure: bool, is_fresh: bool
+        self,
+        fun: Any,
+        objects: Sequence[Any],
+        around: Any,
+        is_lifted: Any,
+        is_pure: bool,
+        places: Places | None,
+        is_fresh: bool,
     ) -> None:
-        self._fun, self._objects, self._around = fun, objects, around
+        self._fun, self._objects, self._around, self._places = fun, objects, around, places
         self._is_lifted, self._is_fresh, self._is_pure = is_lifted, is_fresh, is_pure
         self._outer, self._place = trace_around(), trace_state()
         self._culprit: Culprit | None = None
@@ -178,16 +188,18 @@ class _Tracing:
 
     def runner(self, args: Any, kwargs: Any) -> Callable[..., Any]:
         """What JAX traces for these arguments: the transform around the body, in the frame."""
-        self._leaves = jax.tree.leaves((args, kwargs))
+        self._leaves = placed = jax.tree.leaves((args, kwargs))
+        if self._places is not None:
+            placed = jax.tree.leaves((self._places.of_arguments(args), kwargs))
 
         @named_like(self._fun)
         def run(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = adapters.detached((args, kwargs))
-            self.frame = frame = StagedFrame(self._is_lifted)
+            self.frame = frame = StagedFrame(self._is_lifted, self._places)
             frame.is_fresh, frame.is_pure = self._is_fresh, self._is_pure
             with frame:
                 frame.outer, frame.place = self._outer, self._place
-                frame.outside.update(zip(map(id, jax.tree.leaves((args, kwargs))), self._leaves, strict=True))
+                frame.outside.update(zip(map(id, jax.tree.leaves((args, kwargs))), placed, strict=True))
                 body = self._body()
                 results = (self._around(body) if self._around is not None else body)(*args, **kwargs)
                 leaves, self.tree = jax.tree.flatten(results)

@@ -48,7 +48,7 @@ from .arguments import NO_SELF, hide_self, is_reference, named_arguments
 from .explain import refused
 from .families import NEVER, Family, cache_of, keep_recent
 from .log import log_entry
-from .shardings import depend_on_shardings
+from .shardings import Places, depend_on_shardings
 from .trace import Call, Trace
 from .wrapper import unbound
 
@@ -77,7 +77,12 @@ class TraceCache:
         self.family = family
 
     def find(
-        self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], objects: Sequence[Any] = ()
+        self,
+        fun: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        objects: Sequence[Any] = (),
+        places: Places | None = None,
     ) -> Call:
         """The call through the trace that fits now, traced if there is none.
 
@@ -85,6 +90,7 @@ class TraceCache:
           fun: the function.
           args, kwargs: the arguments, with static ones and objects hidden.
           objects: the hidden objects.
+          places: where the transform puts them, the same for all calls.
         """
         leaves, treedef = jax.tree.flatten((args, kwargs))
         try:
@@ -102,7 +108,7 @@ class TraceCache:
             with recorder:
                 recorder.takes_pytrees((args, kwargs))
                 # Here, not in a function of its own: nested transforms come through here once for each.
-                trace = stage.trace(fun, args, kwargs, objects, **self._options)
+                trace = stage.trace(fun, args, kwargs, objects, places=places, **self._options)
             self._check(trace, roots, (fun, args, kwargs), recorder)
         except BaseException:
             take_back(recorder)
@@ -115,7 +121,7 @@ class TraceCache:
         states = trace.states
         values = trace.values(states, is_new=True)
         if values is None:  # another thread gave a state a new type meanwhile
-            return self.find(fun, args, kwargs, objects)
+            return self.find(fun, args, kwargs, objects, places)
         call = Call(trace, states, leaves, values, trace.objects_at(roots))
         if trace.structure is not None:
             self._keep(slot, key, trace)

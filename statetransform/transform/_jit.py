@@ -15,24 +15,19 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
 
-from .._base.errors import BudgetError, PolicyWarning
-from .._base.sites import warn
-from .._jax import forget_failed_calls, is_jit_disabled
-from .._memory import unplaced
+from .._jax import forget_failed_calls, is_jit_disabled, is_top_level
 from .._states.frame import active, look_at, stack
 from .._states.state import State
 from .._traces.arguments import NO_SELF, StaticArguments, abstract, hide, integers, positional_parameters
 from .._traces.families import NEVER, Unshared, cache_of
 from .._traces.lift import at_once, method_of
-from .._traces.trace import Call
+from .._traces.shardings import placed
 from .._traces.tracebacks import boundary, hide_frames
 from .._traces.wrapper import Bound, Transformed, decorate, unbound
 from ._ahead_of_time import AheadOfTime
 from ._options import ByState, bound_as_in, check_arguments, entries
 from ._programs import Program, Store, Untraced
 from ._way_in import OTHER
-
-_UNPLACED = f"jit: {unplaced('`in_shardings` and `state_shardings`')}"
 
 
 class Jitted(Transformed):
@@ -94,11 +89,14 @@ class Jitted(Transformed):
             options["donate_argnames"] = by_name
         if "in_shardings" in options:
             # None: the states keep the shardings that they have.
-            given = entries("jit", "in_shardings", options["in_shardings"], self._static, len(args), has_self)
-            options["in_shardings"] = (*(None,) * leading, *given)
+            options["in_shardings"] = (*(None,) * leading, *self.in_shardings(len(args), has_self))
         if "out_shardings" in options:
             options["out_shardings"] = (options["out_shardings"], None)
         return options
+
+    def in_shardings(self, n_args: int, has_self: bool) -> list[Any]:
+        """What `in_shardings` says of each argument by position, without `self`."""
+        return entries("jit", "in_shardings", self._jax_options["in_shardings"], self._static, n_args, has_self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -184,13 +182,12 @@ class Jitted(Transformed):
             self._store.family.repeats = NEVER
             self._store.use(program)
             return program, states, results, roots
-        call = self._find(args, kwargs, roots)
+        places = _Places(self, has_self) if self._moves_inputs else None
+        call = self._store.find(self._fun, args, kwargs, roots[1:], places)
         states = call.states
         known = (program for program, _ in itertools.chain(first, fitting) if program.takes(call.trace))
         program = next(known, None)
         if program is None:
-            if self._moves_inputs and call.trace.shardings is not None and not any(call.trace.shardings):
-                warn(_UNPLACED, PolicyWarning)
             if self._shardings is not None:
                 self._shardings.warn_unmatched(self._fun, [*states, *call.created])
             program = Program(self, call, treedef, args, has_self)
@@ -212,14 +209,6 @@ class Jitted(Transformed):
             states = program.match(roots)
             if states is not None and program.is_for(states, (args, kwargs)):
                 yield program, states
-
-    def _find(self, args: Any, kwargs: Any, roots: Sequence[Any]) -> Call:
-        try:
-            return self._store.find(self._fun, args, kwargs, roots[1:])
-        except BudgetError as error:
-            if self._moves_inputs:
-                error.add_note(_UNPLACED)
-            raise
 
     @boundary
     def trace(self, /, *args: Any, _instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:
@@ -245,6 +234,32 @@ class Jitted(Transformed):
         with jax.disable_jit(False):  # as in JAX, asking for a program gives one
             program, states, stage, _ = self.run(method, obj, args, kwargs)
         return AheadOfTime(self, stage, program, states, obj, is_unbound, args, kwargs)
+
+
+class _Places:
+    """Where the options of a function under `jit` put its inputs."""
+
+    def __init__(self, jitted: Jitted, has_self: bool) -> None:
+        self._jitted, self._has_self = jitted, has_self
+        self._mesh = jax.sharding.get_mesh() if is_top_level() else None  # JAX does not say it within a trace
+
+    def of_arguments(self, args: tuple[Any, ...]) -> Any:
+        """Those of `in_shardings`."""
+        if self._jitted._jax_options.get("in_shardings") is None:
+            return args
+        n = int(self._has_self)
+        given = (*(None,) * n, *self._jitted.in_shardings(len(args) - n, self._has_self))
+        try:
+            given = jax.tree.broadcast(given, args, is_leaf=lambda x: x is None)
+            return jax.tree.map(lambda x, sharding: placed(x, sharding, self._mesh), args, given)
+        except ValueError:  # which JAX refuses with the argument's name
+            return args
+
+    def of_state(self, state: State, leaves: list[Any]) -> list[Any]:
+        """Those of `state_shardings`."""
+        wanted = self._jitted._shardings
+        sharding = None if wanted is None else wanted.of(state)
+        return [placed(leaf, sharding, self._mesh) for leaf in leaves]
 
 
 def _sharding(key: Any, sharding: Any) -> Any:

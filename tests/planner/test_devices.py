@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -98,8 +97,7 @@ def test_an_eager_gradient_knows_where_its_arguments_are() -> None:
     assert budget.choices[-1].planned_bytes <= budget.bytes  # pyright: ignore
 
 
-@pytest.mark.parametrize("first", ["split", "whole"])
-def test_a_plan_is_for_the_shardings_of_its_call(first: str) -> None:
+def test_a_plan_is_for_the_shardings_of_its_call() -> None:
     """Types do not say on an automatic mesh how values are split: a trace with a plan depends on it besides."""
     ws, x = sharded()
     params, mesh = [Param(w) for w in ws], mesh_of(AxisType.Auto, "d")
@@ -120,32 +118,25 @@ def test_a_plan_is_for_the_shardings_of_its_call(first: str) -> None:
             with pytest.raises(BudgetError):
                 gradient(xs["whole"])
 
-    for run in (split, whole, split) if first == "split" else (whole, split, whole):
-        run()
+    split(), whole(), split()
     assert "shardings" in str(inspect.explain_retrace(step))
 
 
-@pytest.mark.parametrize("option", ["in_shardings", "state_shardings"])
-@pytest.mark.parametrize("share", [0.75, 0.01])
-def test_shardings_that_jit_gives_are_not_known_to_a_plan_and_this_is_said(option: str, share: float) -> None:
-    sharding, params = NamedSharding(mesh_of(AxisType.Auto, "d"), P("d")), [Param(w) for w in WS]
-    args = [p.value for p in params], X
-    budget = policies.fit(int(share * temp(jax.jit(jax.grad(loss)), *args)))
-    f = transform.checkpoint(lambda x: loss([p.value for p in params], x), policy=budget)
-    given = {Param: sharding} if option == "state_shardings" else (sharding,)
-    step = transform.jit(transform.grad(f, states=params), **{option: given})
-    what = pytest.warns(policies.PolicyWarning, match="does not know `in_shardings` and `state_shardings`.*device_put")
-    if share < 0.1:
-        what = pytest.raises(BudgetError)
-    with what as caught:
-        step.lower(X)
-    if share < 0.1:
-        assert any("jax.device_put" in note for note in caught.value.__notes__)
-        return
-    with pytest.warns() as rest:
-        warnings.warn("the only one", stacklevel=1)
-        step.lower(jax.device_put(X, sharding))
-    assert [str(w.message) for w in rest] == ["the only one"]
+@pytest.mark.parametrize("option", ["in_shardings", "in_shardings, around it jax.jit", "state_shardings"])
+def test_a_plan_knows_the_shardings_that_jit_gives(option: str) -> None:
+    mesh = mesh_of(AxisType.Auto, "d")
+    split, whole = NamedSharding(mesh, P("d")), NamedSharding(mesh, P())
+    rows = Param(jnp.array(X))
+
+    def step(budget: Any) -> Any:
+        f = transform.checkpoint(loss, policy=budget)
+        if option == "state_shardings":
+            return transform.jit(transform.grad(lambda ws, _: f(ws, rows.value)), state_shardings={Param: P("d")})
+        compiled = transform.jit(transform.grad(f), in_shardings=(whole, split))
+        return compiled if option == "in_shardings" else jax.jit(lambda *args: compiled(*args))
+
+    with jax.set_mesh(mesh):
+        honours(step, jax.jit(jax.grad(loss), in_shardings=(whole, split)), WS, X)
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
