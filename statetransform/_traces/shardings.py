@@ -22,8 +22,8 @@ class Places(Protocol):
         """The arguments by position, with `placed` leaves for those that it puts somewhere."""
         ...
 
-    def of_state(self, state: State, leaves: list[Any]) -> list[Any]:
-        """The same for the leaves of a state's value."""
+    def of_state(self, state: State, value: Any) -> list[Any]:
+        """The leaves of a state's value, or what stands for them where it puts them somewhere."""
         ...
 
 

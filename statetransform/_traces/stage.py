@@ -67,7 +67,7 @@ class StagedFrame(Frame):
             return value
         avals = tuple([self.type_of_input(leaf) for leaf in leaves])
         inputs = bind_in(self.trace, read_p, avals, position=len(self.reads)) if leaves else []
-        placed = leaves if self._places is None else self._places.of_state(state, leaves)
+        placed = leaves if self._places is None else self._places.of_state(state, value)
         self.outside.update(zip(map(id, inputs), placed, strict=True))
         self.leaves += leaves
         self.reads[state] = (treedef, avals)

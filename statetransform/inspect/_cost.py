@@ -132,6 +132,11 @@ def cost(
     counted = "counted before compilation with each loop as often as it runs, or once if that is not known"
     compiled = step.compiled
     notes = [] if compiled is None else [*compiled.notes, *step.target.notes]
+    if len(step.inputs) > len(view.inputs):
+        notes.append(
+            f"{view.name} returns no scalar, so the step takes a cotangent for each output. If it is a gradient "
+            "itself, as `jax.grad(f)` is, these are costs of second derivatives: pass `f`."
+        )
     said, seconds = (None, None) if compiled is None else (compiled.bytes_accessed, compiled.seconds)
     return Cost(
         view.name,

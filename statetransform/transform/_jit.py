@@ -25,7 +25,7 @@ from .._traces.shardings import placed
 from .._traces.tracebacks import boundary, hide_frames
 from .._traces.wrapper import Bound, Transformed, decorate, unbound
 from ._ahead_of_time import AheadOfTime
-from ._options import ByState, bound_as_in, check_arguments, entries
+from ._options import ByState, bound_as_in, check_arguments, check_sharding, entries
 from ._programs import Program, Store, Untraced
 from ._way_in import OTHER
 
@@ -255,11 +255,13 @@ class _Places:
         except ValueError:  # which JAX refuses with the argument's name
             return args
 
-    def of_state(self, state: State, leaves: list[Any]) -> list[Any]:
+    def of_state(self, state: State, value: Any) -> list[Any]:
         """Those of `state_shardings`."""
         wanted = self._jitted._shardings
         sharding = None if wanted is None else wanted.of(state)
-        return [placed(leaf, sharding, self._mesh) for leaf in leaves]
+        if sharding is not None:
+            check_sharding("jit: `state_shardings`", state, value, sharding, jax.sharding.get_abstract_mesh())
+        return [placed(leaf, sharding, self._mesh) for leaf in jax.tree.leaves(value)]
 
 
 def _sharding(key: Any, sharding: Any) -> Any:

@@ -76,6 +76,8 @@ def test_outputs_that_are_no_scalars_and_steps_that_return_nothing():
 
     assert inspect.cost(step, 0.1).output_bytes >= 2 * X.nbytes
     assert inspect.cost(jnp.sin, X).argument_bytes == 2 * X.nbytes  # the cotangent is an argument
+    assert "costs of second derivatives: pass `f`" in str(inspect.cost(jax.grad(net), W, X))
+    assert "second derivatives" not in str(inspect.cost(net, W, X))
 
 
 def test_candidates_side_by_side():
