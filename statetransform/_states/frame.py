@@ -75,28 +75,33 @@ class Frame:
     """What one active transform knows of the states: the values it was given, has read and written."""
 
     def __init__(self) -> None:
+        # The frames around, and what Python and JAX are at where this one is entered.
         self.parent: Frame | None = None
         self._below: Frame | None = None  # the parent, but in a host callback
         self.runner: int = 0  # the Python frame that runs the function, which lives as long as this is entered
+        self.trace: Any = None  # JAX's, in which the frame was entered
+        self.outer: Any = None  # the raw JAX trace around, of an outermost frame
+        self.place: Any = None  # the state of JAX's traces where the transform was called
+        self.is_in_raw = False  # whether a raw JAX transform that stages stands between this frame and the one around
+        # Where the function runs, see `runs_here`.
+        self.here: Any = None  # the state of JAX's traces
+        self._stage: Any = None  # the innermost trace that stages
+        self.is_eager: bool = False  # whether it runs outside of all traces, as a host callback in it does
+        # States.
         self.values: dict[State, Any] = {}
         self.sites: dict[State, tuple[str, int]] = {}  # the written states, and where
         #: States that were made here. They are held weakly, to see whether they outlive the function.
         self.born: weakref.WeakKeyDictionary[State, Any] = weakref.WeakKeyDictionary()
-        self._containers: dict[State, tuple[list[Any], Any]] = {}
-        self.outer: Any = None  # the raw JAX trace around, of an outermost frame
-        self.place: Any = None  # the state of JAX's traces where the transform was called
+        self._containers: dict[State, tuple[list[Any], Any]] = {}  # as they were when they were read
+        # What the run is for.
         self.is_pure = False  # whether what is written goes to the caller as values, and into no state
-        self.is_in_raw = False  # whether a raw JAX transform that stages stands between this frame and the one around
+        self.is_fresh = False  # whether what JAX caches meanwhile is for this run only
+        self._renewed: contextlib.ExitStack | None = None  # contexts with caches of their own, since a write
+        self.is_kept = True  # whether other calls may use a trace of the function
+        # What others note.
         self.notes: Any = None  # of an adapter, see `on_entering`
         self.outside: dict[int, Any] = {}  # what the inputs of its trace stand for, by their `id`, see `shardings`
         self.depends_on_shardings = False  # whether the trace depends on where its inputs are
-        self.trace: Any = None  # JAX's, in which the frame was entered
-        self.here: Any = None  # the state of JAX's traces in which the function runs
-        self.is_eager: bool = False  # whether the function runs outside of all traces, as a host callback in it does
-        self._stage: Any = None
-        self._renewed: contextlib.ExitStack | None = None
-        self.is_fresh = False  # whether what JAX caches meanwhile is for this run only
-        self.is_kept = True  # whether other calls may use a trace of the function
 
     def __enter__(self) -> Frame:
         self._below, self.parent = stack.frame, innermost()

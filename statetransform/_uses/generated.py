@@ -56,6 +56,10 @@ class WalkWriter:
         used = {edge.parent for edge in structure.edges}
         used |= {edge.condition.register for edge in structure.edges if isinstance(edge.condition, Same)}
         self._used = used.union(structure.states, *structure.distinct)
+        self._write(structure)
+
+    def _write(self, structure: Structure) -> None:
+        """The lines: the edges in order, then which objects have to be different ones."""
         states = {edge.register: edge for edge in structure.edges if isinstance(edge.condition, StateOf)}
         owners = tuple(dict.fromkeys(edge.parent for edge in self._direct.values()))
         groups = [group for group in structure.distinct if group[0] not in states]

@@ -192,19 +192,9 @@ def _scan(
     if is_jit_disabled():
         return _scan_in_python(f, init, xs, calls, options)
     (init, xs), objects = hide((init, xs))
-    if options["length"] is None and not jax.tree.leaves(xs):
-        whole = "" if xs is None else " `xs` has none: states, and objects that hold states, are passed whole."
-        raise ValueError(
-            f"{where}: pass `xs`, the arrays to loop over, or a number of steps, such as `length=100`.{whole}"
-        )
-    lengths = {np.shape(x)[0] for x in jax.tree.leaves(xs) if np.ndim(x)}
-    if len({*lengths, options["length"]} - {None}) > 1:
-        jax.lax.scan(lambda carry, _: (carry, None), None, xs, options["length"])  # says what is wrong
-    if not all(typeof(x).shape for x in jax.tree.leaves(xs)):
-        raise NoLeadingAxisError(f"{where}: {_NO_AXIS}")
+    n = _length_of(where, xs, options["length"])
     slices = jax.tree.map(slice_type, xs)
     body = Body(where, f, init, lambda carry: calls.args(carry, slices), lambda out: calls.split(out)[0], objects)
-    (n,) = {*lengths, options["length"]} - {None}
     watch = ProgressBar(where, n, progress) if progress and n else None
     functions = [body.over_states(body.found)]
     if isinstance(checkpoint, Reversible):
@@ -228,6 +218,22 @@ def _scan(
         out = run([fun.held for fun in functions], body.init, xs)
     (carry, values), ys = out
     return body.finish((carry, ys), values)
+
+
+def _length_of(where: str, xs: Any, length: int | None) -> int:
+    """The number of steps; refuses arrays that do not say it, or not the same."""
+    if length is None and not jax.tree.leaves(xs):
+        whole = "" if xs is None else " `xs` has none: states, and objects that hold states, are passed whole."
+        raise ValueError(
+            f"{where}: pass `xs`, the arrays to loop over, or a number of steps, such as `length=100`.{whole}"
+        )
+    lengths = {np.shape(x)[0] for x in jax.tree.leaves(xs) if np.ndim(x)}
+    if len({*lengths, length} - {None}) > 1:
+        jax.lax.scan(lambda carry, _: (carry, None), None, xs, length)  # says what is wrong
+    if not all(typeof(x).shape for x in jax.tree.leaves(xs)):
+        raise NoLeadingAxisError(f"{where}: {_NO_AXIS}")
+    (n,) = {*lengths, length} - {None}
+    return n
 
 
 def _scan_in_python(

@@ -90,17 +90,19 @@ def scan(
         plain = lambda consts, init, xs: lax.scan(functools.partial(step.fun, consts), init, xs, n, **options)
     else:
         plain = functools.partial(sweep.plain, step)
+    forward, backward, consts = _sweeps(step, flat, where, checkpoint)
     again = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
-    if isinstance(checkpoint, Reversible):
-        undo, consts = flat.inverse(where, checkpoint.inverse)
-        forward = functools.partial(reversible.forward, step, checkpoint.every)
-        backward = functools.partial(reversible.backward, step, undo, checkpoint.every)
-    else:
-        consts = flat.consts
-        forward = functools.partial(sweep.forward, step)
-        backward = functools.partial(sweep.backward, step)
     loop = CheckpointedLoop(plain, forward, flat.moves, flat.reached, backward, again)
     return flat.unflatten(*loop(consts, flat.init, [jnp.asarray(x) for x in jax.tree.leaves(xs)]))
+
+
+def _sweeps(step: Step, flat: Flat, where: str, checkpoint: Any) -> tuple[Any, Any, Leaves]:
+    """The forward and the backward sweep of a loop of known length, and its constants."""
+    if not isinstance(checkpoint, Reversible):
+        return functools.partial(sweep.forward, step), functools.partial(sweep.backward, step), flat.consts
+    undo, consts = flat.inverse(where, checkpoint.inverse)
+    forward = functools.partial(reversible.forward, step, checkpoint.every)
+    return forward, functools.partial(reversible.backward, step, undo, checkpoint.every), consts
 
 
 def while_loop(
