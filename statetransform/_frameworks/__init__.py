@@ -25,7 +25,9 @@ Where the value is:
     `create(frame, cell, value)`: a cell that is made inside a transform.
 
 Which state stands for it:
-    `state_of(cell)`*, `known(cell)`*, `handle(cell)`, `is_each`: the handle (`handles`), found or made.
+    `known(cell)`*, `handle(cell)`: the handle (`handles`) if there is one; the handle, made if there is none.
+    `state_of(cell)`*, `is_each`: the handle for a function that runs now, made if each instance of the class is a cell;
+        None for a cell that frames leave alone.
     `detach(cell)`*: from now on the framework manages the cell, and frames leave it alone.
     `name`*, `hidden`*, `shows`*, `is_named_by_path`*, `name_of(cell)`, `kind_of_handle`: what others see.
     `__call__(cell)`*, `slot()`*, `in_dict(kind)`*, `way_to(state)`*: how a structure and a compiled call get there.

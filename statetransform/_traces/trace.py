@@ -173,8 +173,9 @@ class Trace:
           roots: the function and the objects among its arguments.
           *forget: weak references to what forgets a trace.
         """
+        assert self.structure is not None
         try:
-            owners = self.structure.owners_of_arrays(roots) if self.structure is not None else ()
+            owners = self.structure.owners_of_arrays(roots)
         except Mismatch:  # a callback of the program has changed one of the objects; no later call will have this trace
             return
         this = weakref.ref(self)

@@ -161,7 +161,7 @@ class TraceCache:
 
     def _expire(self, trace: Trace, roots: Sequence[Any]) -> None:
         """Has a trace forgotten when an object dies whose arrays it holds; the function may be gone before that."""
-        if trace.holds_arrays:
+        if trace.holds_arrays and trace.structure is not None and trace.structure.by_identity:
             trace.expires_with(roots, weakref.WeakMethod(self.discard), weakref.WeakMethod(self.family.discard))
 
     def discard(self, trace: Trace) -> None:

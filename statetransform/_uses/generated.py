@@ -49,8 +49,9 @@ class WalkWriter:
         self._asked: set[str] = set()  # names that have their value: what weak references lead to, globals
         self.class_of: dict[str, str] = {}
         self._direct = _direct(structure)
-        by_identity = [edge for edge in structure.edges if isinstance(edge.condition, Is)]
-        self.classes: dict[str, Any] = {f"r{edge.register}": edge.condition.reference() for edge in by_identity}
+        self.classes: dict[str, Any] = {
+            f"r{edge.register}": edge.condition.reference() for edge in structure.by_identity
+        }
         self._in_place = structure.registers_of(lambda kind: kind._is_in_place)  # which the program copies itself
         self._elsewhere = structure.registers_of(lambda kind: kind._is_elsewhere) - self._in_place
         used = {edge.parent for edge in structure.edges}

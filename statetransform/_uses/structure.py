@@ -46,11 +46,16 @@ class Structure:
       edges: as in `Recorder`.
       states: the registers of the states in use, in the order in which `match` gives them.
       objects: by register; looked at for their classes only.
+
+    Attributes:
+      by_identity: the edges to what must be the very same object.
+      distinct: groups of registers that must hold different objects.
     """
 
     def __init__(self, edges: Sequence[Edge], states: Sequence[int], objects: Sequence[Any]) -> None:
         self.edges: tuple[Edge, ...] = tuple(edges)
         self.states: tuple[int, ...] = tuple(states)
+        self.by_identity: tuple[Edge, ...] = tuple([edge for edge in self.edges if isinstance(edge.condition, Is)])
         self.size: int = len(objects)
         self.distinct: tuple[tuple[int, ...], ...] = tuple(_distinct(self.edges, objects))
 
@@ -112,7 +117,7 @@ class Structure:
         """Has JAX trace the raw jitted functions again for which an edge has changed: it has the old values."""
         found: dict[int, Any] = {-1: roots}
         raw_above: dict[int, Any] = {}  # by register
-        raw = {edge.register for edge in self.edges if isinstance(edge.condition, Is)}
+        raw = {edge.register for edge in self.by_identity}
         for edge in self.edges:
             parent = edge.parent
             if parent not in found:
@@ -127,7 +132,7 @@ class Structure:
 
     def arrays(self) -> dict[int, weakref.ref[Any]]:
         """The arrays that must be the very same ones, by identity."""
-        references = [edge.condition.reference for edge in self.edges if isinstance(edge.condition, Is)]
+        references = [edge.condition.reference for edge in self.by_identity]
         weak = [found for found in references if isinstance(found, weakref.ref)]
         return {id(found()): found for found in weak if isinstance(found(), jax.Array)}
 
@@ -138,9 +143,8 @@ class Structure:
         And the functions that count by identity: the trace is for these very functions.
         """
         by_register = {edge.register: edge for edge in self.edges if edge.register >= 0}
-        by_identity = [edge for edge in self.edges if isinstance(edge.condition, Is)]
-        arrays = [edge for edge in by_identity if _holds_much(edge.condition.reference)]
-        functions = [fun for e in by_identity if isinstance(fun := e.condition.reference(), types.FunctionType)]
+        arrays = [edge for edge in self.by_identity if _holds_much(edge.condition.reference)]
+        functions = [fun for e in self.by_identity if isinstance(fun := e.condition.reference(), types.FunctionType)]
         owners: list[Any] = [*functions]
         found = self.registers_at(roots) if arrays else []
         for edge in arrays:
