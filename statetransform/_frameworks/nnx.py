@@ -206,7 +206,7 @@ def _place_of_the_call(frame: Frame) -> Any:
     """The state of JAX's traces from which the function of a frame was called, by functions of frames around or not."""
     while frame.parent is not None and _is_called_in(frame, frame.parent):
         frame = frame.parent
-    return TOP_LEVEL if frame.place is None else frame.place
+    return TOP_LEVEL if frame.called_from is None else frame.called_from
 
 
 def _is_pure(frame: Frame) -> bool:
@@ -217,7 +217,7 @@ def _is_pure(frame: Frame) -> bool:
 
 
 def _is_called_in(frame: Frame, parent: Frame) -> bool:
-    return frame.place is None or frame.place == parent.here
+    return frame.called_from is None or frame.called_from == parent.here
 
 
 def install() -> None:

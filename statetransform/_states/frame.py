@@ -81,7 +81,7 @@ class Frame:
         self.runner: int = 0  # the Python frame that runs the function, which lives as long as this is entered
         self.trace: Any = None  # JAX's, in which the frame was entered
         self.outer: Any = None  # the raw JAX trace around, of an outermost frame
-        self.place: Any = None  # the state of JAX's traces where the transform was called
+        self.called_from: Any = None  # the state of JAX's traces where the transform was called
         self.is_in_raw = False  # whether a raw JAX transform that stages stands between this frame and the one around
         # Where the function runs, see `runs_here`.
         self.here: Any = None  # the state of JAX's traces
@@ -123,7 +123,7 @@ class Frame:
         stack.frame = self._below
         active.pop()
         # A frame that outlives its trace must not keep it.
-        self._below = self.here = self._stage = self.outer = self.place = self.trace = None
+        self._below = self.here = self._stage = self.outer = self.called_from = self.trace = None
         self.forget()
         self.outside.clear()
         if self._renewed is not None:

@@ -37,7 +37,7 @@ class Lift:
       fun: the function.
       make_frame: the frame to run it in.
       is_pure: whether the caller threads the values explicitly.
-      place: the state of JAX's traces where the user called the transform, if that is not the present one.
+      called_from: the state of JAX's traces where the user called the transform, if that is not the present one.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Lift:
         fun: Callable[..., Any],
         make_frame: Callable[[], Frame] = Frame,
         is_pure: bool = False,
-        place: Any = None,
+        called_from: Any = None,
     ) -> None:
         adapters.meet_all(fun)
         self._fun, self._is_pure = fun, is_pure
         self._make_frame = make_frame
-        self._outer, self._place = trace_around(), place or trace_state()
+        self._outer, self._called_from = trace_around(), called_from or trace_state()
         around = innermost()
         self._is_in_raw = around is not None and around.is_below_raw()
         self._trace: Callable[[], Any] = lambda: None
@@ -64,8 +64,8 @@ class Lift:
                 own_args, own_kwargs = adapters.detached((args, kwargs))
                 with self._make_frame() as frame:
                     frame.is_fresh, frame.outer, frame.is_in_raw = is_fresh, self._outer, self._is_in_raw
-                    frame.place, frame.is_pure = self._place, self._is_pure
-                    if frame.here != self._place:
+                    frame.called_from, frame.is_pure = self._called_from, self._is_pure
+                    if frame.here != self._called_from:
                         self._trace = weakref.ref(frame.trace)
                     for state, value in values.items():
                         frame.seed(state, own_arrays(value))
@@ -81,7 +81,7 @@ class Lift:
     def leave(self, out: Any, written: list[Any] | None, born: list[Any]) -> Any:
         """After the JAX transform has returned: hands the writes on, or drops them for None, and returns the output."""
         assert self.outcome is not None
-        self._outer = self._place = None
+        self._outer = self._called_from = None
         if (trace := self._trace()) is not None:  # which is over, so a tracer of it is somewhere
             with not_recorded():
                 refuse_leaks(trace, (self._fun,))

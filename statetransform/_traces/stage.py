@@ -157,7 +157,7 @@ class _Tracing:
     ) -> None:
         self._fun, self._objects, self._around, self._places = fun, objects, around, places
         self._is_lifted, self._is_fresh, self._is_pure = is_lifted, is_fresh, is_pure
-        self._outer, self._place = trace_around(), trace_state()
+        self._outer, self._called_from = trace_around(), trace_state()
         self._culprit: Culprit | None = None
 
     def refuse(self, error: Exception) -> None:
@@ -198,7 +198,7 @@ class _Tracing:
             self.frame = frame = StagedFrame(self._is_lifted, self._places)
             frame.is_fresh, frame.is_pure = self._is_fresh, self._is_pure
             with frame:
-                frame.outer, frame.place = self._outer, self._place
+                frame.outer, frame.called_from = self._outer, self._called_from
                 frame.outside.update(zip(map(id, jax.tree.leaves((args, kwargs))), placed, strict=True))
                 body = self._body()
                 results = (self._around(body) if self._around is not None else body)(*args, **kwargs)

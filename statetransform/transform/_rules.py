@@ -50,7 +50,7 @@ class RuleCall:
     """
 
     def __init__(self, fun: Function, args: tuple[Any, ...], nondiff: tuple[int, ...], has_flags: bool) -> None:
-        self._fun, self._n_args, self._place = fun, len(args), trace_state()
+        self._fun, self._n_args, self._called_from = fun, len(args), trace_state()
         self._fixed = {i: args[i] for i in nondiff}
         free, self._objects = hide(tuple(arg for i, arg in enumerate(args) if i not in self._fixed))
         self.n_given = len(nondiff) + 2  # arguments of a backward or forward-mode rule
@@ -234,7 +234,7 @@ class RuleCall:
             frames.append(RuleFrame(self._is_gone))
             return frames[-1]
 
-        lift = Lift(fun, make, place=self._place)
+        lift = Lift(fun, make, called_from=self._called_from)
         results = lift.call(values, args, {})
         self._outcome = self._checked(lift.outcome)
         frame = frames.pop()
