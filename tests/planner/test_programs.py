@@ -86,7 +86,7 @@ def a_simulation(steps: int = 8) -> Any:
 @program(1 / 16, by=1, cost=1.2, with_any=False)
 def a_longer_simulation() -> Any:
     """Compilers need much more than is planned."""
-    return a_simulation(24)
+    return a_simulation(16)
 
 
 @program(0.5, 0.25, by=1, over=1.05, with_any=False)
