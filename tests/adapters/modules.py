@@ -40,6 +40,6 @@ def arrays(held: Any) -> list[Any]:
     return [np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, keys) else x) for x in found]
 
 
-def same(x: Any, y: Any) -> None:
+def same(x: Any, y: Any, atol: float = 1e-5) -> None:
     for a, b in zip(arrays(x), arrays(y), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=atol)

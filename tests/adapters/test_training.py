@@ -136,7 +136,8 @@ def test_metrics_and_what_else_a_loss_returns_are_those_of_nnx() -> None:
 def test_a_model_that_is_merged_inside_a_budget_under_raw_jax() -> None:
     graph, *held = nnx.split(Net(), nnx.Param, ...)
     merged = transform.checkpoint(lambda *held: nnx.merge(graph, *held)(X), policy=BUDGET)
-    same(jax.jit(jax.grad(merged))(*held), nnx.grad(loss)(Net(), X))
+    # The gradient of a bias before a batch norm is zero but for rounding errors.
+    same(jax.jit(jax.grad(merged))(*held), nnx.grad(loss)(Net(), X), atol=1e-3)
     assert not BUDGET.choices[-1].is_plain  # pyright: ignore[reportAttributeAccessIssue]
 
 
