@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 
 from statetransform import BudgetError, policies, transform
+from statetransform._memory.loops.choice import FunctionChoice
 
 STEPS, X = 200, jnp.linspace(0.1, 1.0, 64)
 RESIDUALS = STEPS * X.nbytes
@@ -83,6 +84,23 @@ def test_a_loop_in_a_derivative_rule_is_not_opened_and_what_it_needs_is_kept() -
     least = caught.value.least
     assert least is not None and RESIDUALS < least < 1.1 * RESIDUALS
     assert gradient(least).memory_analysis().temp_size_in_bytes <= least
+
+
+def test_a_loop_is_opened_with_nearly_all_bytes_of_a_budget() -> None:
+    w, xs, n = 0.1 * jnp.eye(16, 64), jnp.ones((48, 16, 64)), 16
+
+    def lstm(state: Any, x: Any) -> Any:
+        c, gates = state[1], state[0] @ w + x
+        i, f, o = (jax.nn.sigmoid(gates[:, k * n : (k + 1) * n]) for k in range(3))
+        c = f * c + i * jnp.tanh(gates[:, 3 * n :])
+        return (o * jnp.tanh(c), c), None
+
+    loss = lambda xs: (lax.scan(lstm, (jnp.ones((16, n)), jnp.ones((16, n))), xs)[0][0] ** 2).mean()
+    budget = policies.fit(80_000, compile=False)  # the carries of all steps take 98 kB
+    jax.make_jaxpr(jax.grad(transform.checkpoint(loss, policy=budget)))(xs)
+    (choice,) = budget.choices
+    assert isinstance(choice, FunctionChoice)
+    assert choice.flops_over_plain < 1.47  # of a checkpoint around each four steps, which takes 114 kB
 
 
 def test_a_checkpoint_inside_makes_no_plan_worse() -> None:

@@ -132,6 +132,21 @@ def test_a_refusal_names_a_budget_that_is_met(layer: Any) -> None:
     assert is_met and not is_said
 
 
+def test_a_refusal_names_the_plain_step_where_every_plan_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = choose.Planner._compiled
+
+    def with_more(*args: Any) -> Any:
+        found = real(*args)
+        return dataclasses.replace(found, compiled=(found.compiled or 0) + 1_000_000)
+
+    monkeypatch.setattr(choose.Planner, "_compiled", with_more)
+    args = LAYERS[gated]
+    with pytest.raises(BudgetError) as caught:
+        compiled(transform.checkpoint(loss_of(gated), policy=policies.fit("200 B")), args)
+    alone = jax.jit(jax.grad(loss_of(gated))).lower(*args).compile()
+    assert caught.value.least == max(size_of(alone), size_of(compiled(loss_of(gated), args)))
+
+
 def test_a_warning_is_one_sentence_with_the_size_as_it_was_asked_for_and_a_budget_that_is_met(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

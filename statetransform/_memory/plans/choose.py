@@ -271,12 +271,19 @@ class Planner:
     ) -> Decision | Shortage:
         """What is done where no candidate fits."""
         if not any(some.plan.bytes <= budget for some, _ in tried):
-            return self._shortage(pattern, tried)
+            return self._shortage(pattern, tried, plain)
         modest = [pair for pair in tried if pair[0].cost <= _TIMES_THE_WORK] or tried
         some, record = self._smallest(pattern, modest)
-        if plain is not None and plain <= (record.compiled or 0):
-            return Decision(None, self.versions(pattern).first.solver.plain.bytes, plain, 1.0)
+        if (sure := self._plain_within(pattern, plain, record.compiled)) is not None:
+            return Decision(None, self.versions(pattern).first.solver.plain.bytes, sure, 1.0)
         return _decision(some, record)
+
+    def _plain_within(self, pattern: Pattern, plain: int | None, size: int | None) -> int | None:
+        """Bytes of the plain step, with its value or without, if a plan takes no fewer; `plain` may be without calls."""
+        if plain is None or size is None or plain > size:
+            return None
+        sure = self.plain_bytes(pattern, size)
+        return sure if sure is not None and sure <= size else None
 
     def _smallest(
         self, pattern: Pattern, tried: Sequence[tuple[Candidate, MeasuredPlan]]
@@ -335,11 +342,14 @@ class Planner:
             return False
         return True
 
-    def _shortage(self, pattern: Pattern, tried: Sequence[tuple[Candidate, MeasuredPlan]]) -> Shortage:
-        """The fewest bytes that were found, which a budget of as much keeps."""
+    def _shortage(
+        self, pattern: Pattern, tried: Sequence[tuple[Candidate, MeasuredPlan]], plain: int | None = None
+    ) -> Shortage:
+        """The fewest bytes that were found, which a budget of as much keeps: of a plan, or of the plain step."""
         if tried:
             some, record = self._smallest(pattern, tried)
             least = record.compiled or 0
+            least = self._plain_within(pattern, plain, least) or least
         else:
             some = min(self.candidates(pattern).least(), key=lambda some: some.plan.bytes)
             least = some.plan.bytes

@@ -25,7 +25,8 @@ from .loops import Opened, has_batches, scans_in, with_budget, with_inputs_in_pl
 from .solve import Plan, Solver
 
 _ENDLESS = 1 << 62  # bytes with which a loop is not opened
-_LESS = 0.8  # of the bytes of loops: the next way to open them
+# Of the bytes of loops: the next way to open them. With 0.8, 48 LSTM steps within 43 % take 12.2 of the work, not 2.7.
+_LESS = 0.9
 _STEPS = ("dots", "products", "step")  # what the steps of loops may keep, as people write it
 
 
