@@ -279,7 +279,7 @@ class Planner:
         return _decision(some, record)
 
     def _plain_within(self, pattern: Pattern, plain: int | None, size: int | None) -> int | None:
-        """Bytes of the plain step, with its value or without, if a plan takes no fewer; `plain` may be without calls."""
+        """Bytes of the plain step, whose figure so far may be that without calls, if a plan takes no fewer."""
         if plain is None or size is None or plain > size:
             return None
         sure = self.plain_bytes(pattern, size)
