@@ -53,15 +53,50 @@ def loss_of(block: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 WEIGHTS = [tuple(0.1 * jax.random.normal(jax.random.key(k), (3, 3, 8, 8)) for k in (i, i + 9)) for i in range(DEPTH)]
 IMAGES = jax.random.normal(jax.random.key(1), (8, 16, 16, 8))
 MATRICES, ROWS = [(jnp.ones((16, 16)), jnp.ones((16, 16)))] * DEPTH, jnp.ones((64, 16))
-ARGS = {block: (WEIGHTS, IMAGES), line: (MATRICES, ROWS)}
 
 
-@pytest.mark.parametrize("layer", [block, line])
-def test_layers_are_found_by_the_source(layer: Any) -> None:
-    closed, pattern = differentiated(view_of(loss_of(layer), ARGS[layer], {}, argnums=0))
-    first = Planner(closed).versions(pattern).first
-    layers = by_source(first.closed)[0]
-    assert len(layers) == DEPTH and len({end - start for start, end in layers}) == 1
+def stage(ps: Any, x: Any) -> Any:
+    for p in ps:
+        x = line(x, p)
+    return x
+
+
+def in_stages(ps: Any, x: Any) -> Any:
+    x = stage(ps[:2], x)
+    x = stage(ps[2:4], jnp.sin(x))
+    return (stage(ps[4:], jnp.sin(x)) ** 2).mean()
+
+
+def in_the_loop(ps: Any, x: Any) -> Any:
+    for p in ps:
+        y = jax.nn.gelu(x @ p[0])
+        y = y / (
+            jnp.abs(y).mean()  # lines go back here, too
+            + 1
+        )
+        x = x + y @ p[1]
+    return (x**2).mean()
+
+
+def in_one_line(ps: Any, x: Any) -> Any:
+    for p in ps:
+        x = jnp.tanh(jnp.tanh(x @ p[0]) @ p[1])
+    return (x**2).mean()
+
+
+def before_a_head(ps: Any, x: Any) -> Any:
+    return ((stage(ps, x @ ps[0][0]) @ ps[0][1] - x) ** 2).mean()
+
+
+LOSS = loss_of(block)
+
+
+@pytest.mark.parametrize("loss", [LOSS, loss_of(line), in_stages, in_the_loop, in_one_line, before_a_head])
+def test_layers_are_found_by_the_source(loss: Any) -> None:
+    args = (WEIGHTS, IMAGES) if loss is LOSS else (MATRICES, ROWS)
+    closed, pattern = differentiated(view_of(loss, args, {}, argnums=0))
+    forms = by_source(Planner(closed).versions(pattern).first.closed)
+    assert any(len(blocks) == DEPTH and len({end - start for start, end in blocks}) == 1 for blocks in forms)
 
 
 def attention(x: Any, p: Any) -> Any:

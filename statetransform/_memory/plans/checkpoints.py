@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -26,6 +26,7 @@ from .simulate import needed_nodes
 _LENGTHS = (1, 2, 3)  # of blocks, in layers
 _LARGE = 0.4  # of all equations: what is no layer, but something with layers in it
 _DEPTH = 64  # lines of a stack
+_WORK = PRODUCTS | LOOPS
 _NOWHERE = _jax.UserFrame("", 0, None, "")
 _SHARES = [2 ** (-k / 2) for k in range(1, 13)]  # of the bytes that the forward pass computes, in the largest block
 
@@ -49,8 +50,10 @@ class Checkpoints:
     policy: str
 
 
+Pieces = tuple[tuple[int, int], ...]  # of a row of equations: first and end of each
+
 #: Blocks in a row: their ends among the forward nodes of a graph, and the first equation and end of each.
-Cuts = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
+Cuts = tuple[tuple[int, ...], Pieces]
 
 
 def by_size(row: Row) -> list[tuple[int, ...]]:
@@ -60,20 +63,80 @@ def by_size(row: Row) -> list[tuple[int, ...]]:
     return [ends for ends in found if ends]
 
 
-def by_source(closed: Any) -> list[tuple[tuple[int, int], ...]]:
-    """Blocks of equations as the source has them: each layer, and several in a row together."""
+def by_source(closed: Any) -> list[Pieces]:
+    """Blocks of equations as the source has them: each layer, and several in a row together.
+
+    Layers are the calls of functions, and also what loops repeat, without what is before and behind these.
+    """
     eqns = _jax.opened(closed).eqns
     frames = [_jax.user_frames(eqn, _DEPTH)[::-1] for eqn in eqns]
-    pieces = _pieces(frames, 0, len(eqns), 0)
-    works = [any(eqn.primitive.name in PRODUCTS | LOOPS for eqn in eqns[a:b]) for a, b in pieces]
-    layers = [piece for piece, has_work in zip(pieces, works, strict=True) if has_work is any(works)]
-    least = max(2, max((b - a for a, b in layers), default=0) // 8)
-    layers = [(a, b) for a, b in layers if b - a >= least]
-    return [
-        tuple((some[0][0], some[-1][1]) for some in (layers[k : k + n] for k in range(0, len(layers), n)))
-        for n in _LENGTHS
-        if len(layers) > n
-    ]
+    names = [eqn.primitive.name for eqn in eqns]
+    loops = _repeated(frames, names, 0, len(eqns), 0)
+    layers = _layers([piece for row in loops for piece in row], names)
+    rows = [tuple(piece for piece in row if piece in layers) for row in loops]
+    found = dict[Pieces, None]()
+    for some in ([_layers(_pieces(frames, 0, len(eqns), 0), names)], rows):
+        for n in _LENGTHS:
+            groups = [row[k : k + n] for row in some for k in range(0, len(row), n)]
+            if len(groups) > 1:
+                found[tuple((group[0][0], group[-1][1]) for group in groups)] = None
+    return list(found)
+
+
+def _layers(pieces: Sequence[tuple[int, int]], names: Sequence[str]) -> Pieces:
+    """Those with products, if there are some with products, without those that are small beside the others."""
+    has_work = [not _WORK.isdisjoint(names[a:b]) for a, b in pieces]
+    found = [piece for piece, has in zip(pieces, has_work, strict=True) if has is any(has_work)]
+    least = max(2, max((b - a for a, b in found), default=0) // 8)
+    return tuple((a, b) for a, b in found if b - a >= least)
+
+
+def _repeated(frames: list[Any], names: Sequence[str], start: int, end: int, depth: int) -> list[Pieces]:
+    """What each loop of the source repeats; of loops in one another the innermost that run most of the products."""
+    line = lambda t: frames[t][depth][:2] if depth < len(frames[t]) else _NOWHERE[:2]
+    if all(line(t) == _NOWHERE[:2] for t in range(start, end)):
+        return []
+    found = list[Pieces]()
+    for a, b in _loops(list(map(line, range(start, end))), start):
+        pieces = list(itertools.pairwise(_times(frames, names, a, b, depth)))
+        layers = _layers(pieces, names)
+        if len(layers) > 1 and any(names[a:b] == names[b:c] for (a, b), (_, c) in itertools.pairwise(pieces)):
+            inner = [row for piece in layers for row in _repeated(frames, names, *piece, depth)]
+            work = lambda rows: sum(name in _WORK for row in rows for a, b in row for name in names[a:b])
+            found += inner if 2 * work(inner) > work([layers]) else [layers]
+            continue
+        for _, run in itertools.groupby(range(a, b), line):
+            own = list(run)
+            found += _repeated(frames, names, own[0], own[-1] + 1, depth + 1)
+    return found
+
+
+def _times(frames: list[Any], names: Sequence[str], start: int, end: int, depth: int) -> list[int]:
+    """Where a loop begins again, and its end: where the same runs again behind the same, or where its lines go back.
+
+    Behind the last time, the same line may go on with what the loop gave. If it goes on with other calls, what runs
+    again is a loop in one of these.
+    """
+    places = [(names[t], tuple(frames[t][depth:])) for t in range(start, end)]
+    ends = {some: start + k + 1 for k, some in enumerate(places)}
+    again = [t for t in range(start + 1, end) if places[t - start] == places[0] != places[t - start - 1]]
+    for before in dict.fromkeys(places[t - start - 1] for t in again):
+        if all(len(frames[t]) <= depth + 1 for t in range(ends[before], end)):
+            return [start, *[t for t in again if places[t - start - 1] == before], ends[before]]
+    line = lambda t: frames[t][depth][:2] if depth < len(frames[t]) else _NOWHERE[:2]
+    return [start, *[t for t in range(start + 1, end) if line(t) < line(t - 1) and line(t) <= line(start)], end]
+
+
+def _loops(lines: list[tuple[str, int]], start: int) -> list[tuple[int, int]]:
+    """Parts of some equations that run lines between which their lines go back, and those that run one line."""
+    spans = list[tuple[tuple[str, int], tuple[str, int]]]()
+    for low, high in sorted((b, a) for a, b in itertools.pairwise(lines) if a[0] == b[0] and b < a):
+        if spans and low <= spans[-1][1]:
+            low, high = spans[-1][0], max(high, spans.pop()[1])
+        spans.append((low, high))
+    span = lambda t: next((some for some in spans if some[0] <= lines[t] <= some[1]), (lines[t], lines[t]))
+    runs = [list(run) for _, run in itertools.groupby(range(len(lines)), span)]
+    return [(start + run[0], start + run[-1] + 1) for run in runs]
 
 
 def _pieces(frames: list[Any], start: int, end: int, depth: int) -> list[tuple[int, int]]:
