@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform import BudgetError, policies, transform
+from statetransform import policies, transform
 
 START = np.array([1.0, 2.0])
 
@@ -78,7 +78,7 @@ def test_a_budget_opens_the_loops_of_a_solver_that_bounds_its_steps() -> None:
 
     def loss(y: Any, rate: Any) -> Any:
         term, adjoint = diffrax.ODETerm(lambda t, y, rate: jnp.sin(rate * y) - y), diffrax.DirectAdjoint()
-        solved = diffrax.diffeqsolve(term, diffrax.Tsit5(), 0.0, 1.0, 0.05, y, rate, max_steps=64, adjoint=adjoint)
+        solved = diffrax.diffeqsolve(term, diffrax.Tsit5(), 0.0, 1.0, 0.1, y, rate, max_steps=16, adjoint=adjoint)
         return (solved.ys**2).sum()
 
     args = jnp.linspace(0, 1, 64, dtype=jnp.float32), jnp.float32(2.0)
@@ -89,5 +89,3 @@ def test_a_budget_opens_the_loops_of_a_solver_that_bounds_its_steps() -> None:
     within = compiled(transform.checkpoint(loss, policy=budget))
     assert size(within) <= budget.bytes and not budget.choices[-1].is_plain
     np.testing.assert_allclose(within(*args), plain(*args), rtol=1e-5)
-    with pytest.raises(BudgetError, match="The least for which a plan was found is"):
-        compiled(transform.checkpoint(loss, policy=policies.fit("100 B")))

@@ -104,7 +104,7 @@ def test_the_curve_of_plans_is_compiled_for_the_target(card: st.Target) -> None:
 
 @pytest.mark.parametrize("way", ["target=", "shardings", "raw jit"])
 def test_a_plan_is_made_for_the_target(card: st.Target, way: str) -> None:
-    budget = policies.fit(compiled_bytes(card) // 2, target=card if way == "target=" else None)
+    budget = policies.fit(3 * compiled_bytes(card) // 4, target=card if way == "target=" else None)
     fitting = transform.checkpoint(loss, policy=budget)
     given = arguments(None if way == "target=" else card.sharding)
     if way == "raw jit":
@@ -140,9 +140,9 @@ def test_a_budget_of_several_devices_is_for_one_of_them(card: st.Target) -> None
     x = jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows)
     plain = inspect.cost(loss, ws, x).temporary_bytes or 0
     assert plain < compiled_bytes(card) / 2
-    fitting = transform.checkpoint(loss, policy=policies.fit(plain // 2))
+    fitting = transform.checkpoint(loss, policy=policies.fit(3 * plain // 4))
     step = transform.jit(transform.grad(fitting)).lower(ws, x).compile()
-    assert step.memory_analysis().temp_size_in_bytes <= plain // 2
+    assert step.memory_analysis().temp_size_in_bytes <= 3 * plain // 4
 
 
 def test_what_is_known_of_a_step_is_kept_for_each_target(
@@ -153,6 +153,6 @@ def test_what_is_known_of_a_step_is_kept_for_each_target(
     monkeypatch.setattr(plan_cache, "folder_for_programs", lambda: tmp_path)
     small = arguments(rows=1 << 10)
     for target in (card, target_or_skip("A100"), card):
-        fitting = transform.checkpoint(loss, policy=policies.fit(12 << 20, target=target))
+        fitting = transform.checkpoint(loss, policy=policies.fit(64 << 20, target=target))
         transform.jit(transform.grad(fitting)).lower(*small)
     assert len(list((tmp_path / "statetransform").iterdir())) == 2
