@@ -101,6 +101,29 @@ def test_a_cotangent_may_come_to_any_output(which: str) -> None:
     assert_close(ours(out), theirs(out))
 
 
+@pytest.mark.filterwarnings("error:checkpoint. .* was planned for:statetransform.policies.PolicyWarning")
+@pytest.mark.parametrize("which", ["both", "the second"])
+def test_the_parts_of_a_loss_have_one_plan_whichever_are_differentiated(which: str) -> None:
+    def parts(x: Any, ws: Any) -> Any:
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return (x**2).sum(), {"mean": x.mean(), "n": jnp.int32(3)}
+
+    def total(f: Any, ws: Any) -> Any:
+        first, others = f(X, ws)
+        return others["mean"] + (first if which == "both" else 0.0)
+
+    f = fitting(parts, budget := policies.fit(f"{20 + len(which)}KiB"))
+    assert_close(jax.grad(lambda ws: total(f, ws))(WS), jax.grad(lambda ws: total(parts, ws))(WS))
+    assert len(budget.choices) == 1
+
+
+@pytest.mark.filterwarnings("default::statetransform.policies.PolicyWarning")
+def test_a_forward_pass_that_runs_twice_is_told() -> None:
+    with pytest.warns(policies.PolicyWarning, match="with_aux was planned for the gradient of its first output"):
+        jax.eval_shape(lambda ws: jax.vjp(lambda ws: fitting(with_aux)(X, ws)[1]["y"], ws)[1](X), WS)
+
+
 def test_a_random_state_draws_the_same_numbers_again() -> None:
     def make() -> tuple[Any, RandomState, State]:
         rng, n = RandomState(0), State(0)

@@ -3,12 +3,14 @@
 The function is a `custom_jvp`: undifferentiated it is itself. Its derivative rule knows which inputs are
 differentiated, and guesses which outputs will have cotangents; for these it plans. The forward pass of the plan runs,
 and the tangent is one linear equation: forward mode differentiates the plain function, reverse mode runs the backward
-pass of the plan. Where that is differentiated again, the plain function takes its place.
+pass of the plan. Where that is differentiated again, the plain function takes its place. Where fewer outputs have
+cotangents than was thought, the others' are zero. Where others have, the forward pass runs twice, which is warned of.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,8 +32,9 @@ from ..loops.others import with_reversible_loops
 from ..programs.references import made_in, refuse_references
 from ..programs.rewrite import BUDGETED, program_of
 from ..programs.sizes import format_bytes
-from ..programs.walk import walk
+from ..programs.walk import backward_slice, walk
 from .choose import Decision, Planner, Shortage, excess_message, shortage_message
+from .cost import operations
 from .devices import is_unknown
 from .emit import Emitted, Pulled, whole
 from .gradient import Pattern
@@ -41,6 +44,8 @@ from .versions import Version
 logger = logging.getLogger("statetransform")
 
 Leaves = Sequence[Any]
+
+_PARTS = 0.01  # of the work of a loss, which its parts may take besides: what a plan may have too much of it
 
 
 def planned(fun: Callable[..., Any], budget: MemoryBudget, context: Context) -> Callable[..., Any]:
@@ -63,7 +68,7 @@ def planned(fun: Callable[..., Any], budget: MemoryBudget, context: Context) -> 
         body, consts = _jax.without_constvars(closed)
         name = getattr(fun, "__name__", type(fun).__name__)
         inputs = [*consts, *leaves]
-        guess, shardings = _guess(flags, jax.tree.leaves(shapes)), tuple(map(context.sharding_of, inputs))
+        guess, shardings = _guess(body, flags), tuple(map(context.sharding_of, inputs))
         context.depend()
         out = Budgeted(name, body, budget, guess, shardings, context.lanes.of(len(inputs), len(consts)))(*inputs)
         return jax.tree.unflatten(jax.tree.structure(shapes), out)
@@ -71,16 +76,23 @@ def planned(fun: Callable[..., Any], budget: MemoryBudget, context: Context) -> 
     return call
 
 
-def _guess(flags: list[bool], outputs: list[Any]) -> tuple[bool, ...]:
-    """Which outputs will have cotangents: of a loss with other things, the loss; otherwise all that can."""
-    can = [jnp.issubdtype(y.dtype, jnp.inexact) for y in outputs]
+def _guess(body: Any, flags: list[bool]) -> tuple[bool, ...]:
+    """Which outputs will have cotangents: of a loss with other things, the loss; otherwise all that can.
+
+    The parts of a loss may be figures to look at, or summed by the caller. If they are hardly more work than the first
+    of them, they count as the loss: with cotangents of zero they are hardly more work, either.
+    """
+    can = [jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in body.outvars]
     likely = [wanted and flag for wanted, flag in zip(can, flags, strict=True)]
     if not any(likely):
         return tuple(can)
-    first = likely.index(True)
-    if first == 0 and not outputs[0].shape and sum(likely) > 1:
-        return tuple(i == 0 for i in range(len(outputs)))
-    return tuple(likely)
+    some = list(itertools.compress(body.outvars, likely))
+    if not likely[0] or some[0].aval.shape or len(some) == 1:
+        return tuple(likely)
+    work = lambda outputs: sum(map(operations, backward_slice(body, outputs)))
+    if not any(var.aval.shape for var in some) and work(some) <= (1 + _PARTS) * work(some[:1]):
+        return tuple(likely)
+    return tuple(i == 0 for i in range(len(can)))
 
 
 class Budgeted:
@@ -294,11 +306,14 @@ class Budgeted:
             return list(pull([cts[k] for k in present]))
 
         def run(primals: Leaves, kept: Leaves, cts: Leaves) -> list[Any]:
-            given = {moving_out[k] for k, ct in enumerate(cts) if ct is not None}
+            given = {moving_out[k]: ct for k, ct in enumerate(cts) if ct is not None}
             if not given:
                 return [jnp.zeros_like(primals[i]) for i in which]
-            outputs = tuple(i in given for i in range(len(self._can)))
-            present = [ct for ct in cts if ct is not None]
+            guessed = {i for i, wanted in enumerate(self._guess) if wanted}
+            if given.keys() < guessed:
+                zero = lambda i: _jax.zeros(self._body.outvars[i].aval)
+                given = {i: given[i] if i in given else zero(i) for i in sorted(guessed)}
+            outputs, present = tuple(i in given for i in range(len(self._can))), list(given.values())
             return self._pull(Pattern(moves, outputs, self._lanes), primals, kept, present)
 
         backward = jax.custom_jvp(run)
@@ -320,6 +335,13 @@ class Budgeted:
         if pattern.outputs == self._guess and passes is not None:
             return self._compiled(("backward", pattern), passes.backward)(primals, kept, cts)
         # Other outputs have cotangents than was thought: what was kept does not fit, so the forward pass runs again.
+        if pattern.outputs != self._guess:
+            warn(
+                f"checkpoint: {self._name} was planned for the gradient of its first output, a scalar, and others are "
+                "differentiated, too. So its forward pass runs twice, and may need more than the budget. Return the "
+                "scalar behind the others, or give `grad` a function that returns the sum.",
+                PolicyWarning,
+            )
         n = len(pattern.outputs)
         if isinstance(found.program, Emitted):
             step = whole(found.program, len(primals))
