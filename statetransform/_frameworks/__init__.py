@@ -3,9 +3,9 @@
 An adapter is a module with a function `install()`, named by a `register_lazily` below. It makes a `CellDescriptor`
 (`descriptor`) and puts it on the class of the cells in place of the attribute that holds the value (or of a property
 with the descriptor as `fget.cell`, as for nnx; or of methods, as for `jax.Ref`). Then it tells `_states/adapters.py`:
-`register(cls, cell, is_node=)` for cells, `register_owner` or `register_owner_if` for objects that go by reference,
-`register_by_value` for pytrees of cells that go by value. `adapt` says that the framework's own functions are not
-followed, `frame.on_entering` and `hooks.settings` that it has contexts or settings of its own.
+`register` for cells, `register_owner` or `register_owner_if` for objects that go by reference, `register_by_value` for
+pytrees of cells that go by value. `adapt` says that the framework's own functions are not followed, `frame.on_entering`
+and `hooks.settings` that it has contexts or settings of its own.
 
 A new framework is a module here, its `register_lazily` and `adapt` below, a row for each kind of its cells in
 `tests/adapters/cells.py`, and a line among those that pyproject.toml leaves out of the doctests. The smallest one to
@@ -43,7 +43,7 @@ import jax
 
 from .._base.errors import hint
 from .._base.library import adapt
-from .._states.adapters import install_for, register_lazily
+from .._states.installing import install_for, register_lazily
 from .attributes import attr, register_state_type
 
 __all__ = ["attr", "register_state_type"]

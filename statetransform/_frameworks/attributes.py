@@ -109,7 +109,7 @@ def register_state_type(cls: type, *, attribute: str) -> type:
         raise TypeError(f"register_state_type: `attribute` must be the name of an attribute, not {attribute!r}")
     cells = _descriptor("register_state_type", cls, attribute, is_each=True)
     cells.is_each = True
-    register(cls, cells, is_node=True)
+    register(cls, cells, may_be_pytree=True)
     return cls
 
 

@@ -249,4 +249,4 @@ def install() -> None:
         frame = frame.parent
     _note_settings()
     register_owner(brainstate.graph.Node)
-    register(home, cells, is_node=not jax.tree_util.all_leaves([home(0.0)]))
+    register(home, cells, may_be_pytree=not jax.tree_util.all_leaves([home(0.0)]))

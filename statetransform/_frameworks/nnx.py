@@ -262,7 +262,7 @@ def install() -> None:
     nnx.Pytree._setattr = _keeping_tracers_out(nnx.Pytree._setattr, is_valid)
     register_owner(nnx.Pytree, hidden=["_pytree__state"])
     register_by_value(nnx.State)
-    register(home, cells, is_node=True)
+    register(home, cells, may_be_pytree=True)
 
 
 def _without_slot(getattr_: Any) -> Any:
@@ -329,7 +329,7 @@ def _install_hijax(cells: Variables, home: Any) -> None:
         setattr(variablelib, function.__name__, function)
     type.__setattr__(home, _SLOT, vars(home)["_leaves"])
     type.__setattr__(home, "_leaves", its.as_property())
-    register(home, its, is_node=True)
+    register(home, its, may_be_pytree=True)
 
 
 def _keeping_tracers_out(setattr_: Any, is_valid: Any) -> Any:

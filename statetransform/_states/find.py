@@ -19,8 +19,7 @@ from .._base.library import is_ours, is_users_class, is_users_function
 from .._jax import is_top_level
 from .._objects.lookup import parts, slot_names
 from .._objects.names import globals_of
-from . import adapters
-from .adapters import as_state
+from .adapters import as_state, is_cell_class
 from .cell import cells_in
 from .frame import Onlooker, innermost
 from .state import State
@@ -100,7 +99,7 @@ def selects(*kinds: Kind) -> Callable[[State], bool]:
     for kind in Gathered(kinds, is_leaf=lambda leaf: leaf is None).states:
         if isinstance(kind, State):
             members.add(kind)
-        elif isinstance(kind, type) and (issubclass(kind, State) or adapters.is_cell_class(kind)):
+        elif isinstance(kind, type) and (issubclass(kind, State) or is_cell_class(kind)):
             types_.append(kind)
         elif callable(kind) and not isinstance(kind, type):
             predicates.append(kind)  # type: ignore[arg-type]

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 
 from .._base.errors import describe, hints
-from . import adapters
-from .adapters import as_state
+from .adapters import as_state, is_node
 from .frame import read
+from .pytrees import with_values
 from .state import State
 
 
@@ -27,7 +27,7 @@ class Gathered:
     """
 
     def __init__(self, tree: Any, is_leaf: Callable[[Any], bool] = lambda leaf: False) -> None:
-        is_whole = lambda leaf: is_leaf(leaf) or adapters.is_node(leaf)
+        is_whole = lambda leaf: is_leaf(leaf) or is_node(leaf)
         found, self._treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_whole)
         self.states: list[Any] = [as_state(leaf) for _, leaf in found]
         self.paths: list[Any] = [path for path, _ in found]
@@ -35,7 +35,7 @@ class Gathered:
 
     def values(self, values: Iterable[Any]) -> Any:
         """The pytree with a value for each state."""
-        return adapters.with_values(self._tree, values)
+        return with_values(self._tree, values)
 
     def by_state(self, values: Any) -> dict[State, Any]:
         """The values in such a pytree by state."""

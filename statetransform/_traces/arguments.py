@@ -22,7 +22,8 @@ import numpy as np
 from .._base.functions import name_of, named_like
 from .._base.library import HOLDERS, is_ours, is_users_class, is_users_function
 from .._objects.plain import is_plain
-from .._states import adapters
+from .._states import pytrees
+from .._states.adapters import by_reference
 from .._states.state import State
 
 NO_SELF: Any = object()
@@ -93,7 +94,7 @@ class ByReference:
 
 def hide(tree: Any) -> tuple[Any, list[Any]]:
     """A pytree with each object in it replaced by `REFERENCE`, and the objects in order."""
-    leaves, treedef = adapters.flatten(tree)
+    leaves, treedef = pytrees.flatten(tree)
     objects: list[Any] = []
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, _ARRAYS):
@@ -144,7 +145,7 @@ def revealing(fun: Callable[..., Any], objects: Sequence[Any]) -> Callable[..., 
 
 def hide_self(obj: Any) -> tuple[Any, list[Any]]:
     """The instance of a method as an argument: as a pytree if it is one, else by reference."""
-    leaves, _ = adapters.flatten(obj)
+    leaves, _ = pytrees.flatten(obj)
     return (REFERENCE, [obj]) if len(leaves) == 1 and leaves[0] is obj else hide(obj)
 
 
@@ -154,7 +155,7 @@ def is_by_reference(leaf: Any) -> bool:
         return True
     if isinstance(leaf, _ARRAYS):
         return False
-    if (is_reference := adapters.by_reference(leaf)) is not None:
+    if (is_reference := by_reference(leaf)) is not None:
         return is_reference
     if hasattr(leaf, "dtype") or isinstance(leaf, str | bytes):
         return False

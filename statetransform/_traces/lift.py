@@ -16,10 +16,11 @@ from typing import Any, ClassVar
 
 from .._jax import trace_state
 from .._objects.hooks import not_recorded
-from .._states import adapters
+from .._states import pytrees
 from .._states.find import selects
 from .._states.frame import Frame, innermost, own_arrays, trace_around
 from .._states.raw_reads import Fresh
+from .._states.reachable import install_for_all_in
 from .._states.state import State
 from .._states.values import Values
 from .._uses.leaks import refuse_leaks
@@ -47,7 +48,7 @@ class Lift:
         is_pure: bool = False,
         called_from: Any = None,
     ) -> None:
-        adapters.meet_all(fun)
+        install_for_all_in(fun)
         self._fun, self._is_pure = fun, is_pure
         self._make_frame = make_frame
         self._outer, self._called_from = trace_around(), called_from or trace_state()
@@ -61,7 +62,7 @@ class Lift:
         attempt = Fresh(self._fun, innermost())
         while True:
             with attempt as is_fresh:
-                own_args, own_kwargs = adapters.detached((args, kwargs))
+                own_args, own_kwargs = pytrees.detached((args, kwargs))
                 with self._make_frame() as frame:
                     frame.is_fresh, frame.outer, frame.is_in_raw = is_fresh, self._outer, self._is_in_raw
                     frame.called_from, frame.is_pure = self._called_from, self._is_pure

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from .._states import adapters
+from .._states import pytrees
 from .._states.frame import Frame, leave
 from .._states.state import State
 from .arguments import REFERENCE, is_by_reference, reveal
@@ -85,7 +85,7 @@ def pack(frame: Frame, out: Any, code: Any = None) -> tuple[Results, Outcome]:
         call only, so it is worth a collection to see that they were temporary; a function that runs at once just
         gives their values, too.
     """
-    leaves, treedef = adapters.flatten(out)
+    leaves, treedef = pytrees.flatten(out)
     del out
     changed, survivors = frame.written(), dict(frame.born)  # those born that somebody still holds
     places = {id(state) for state in survivors}

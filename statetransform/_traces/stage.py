@@ -24,7 +24,8 @@ import jax.extend.core as jex
 from .._base.errors import StateTraceError, describe
 from .._base.functions import code_of, name_of, named_like
 from .._jax import bind_in, close_over_inputs, take_current_trace, trace_state, typeof
-from .._states import adapters
+from .._states import pytrees
+from .._states.adapters import as_state
 from .._states.frame import Frame, innermost, trace_around
 from .._states.raw_reads import Fresh
 from .._states.state import State
@@ -176,7 +177,7 @@ class _Tracing:
         trace = Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
         if self.frame.depends_on_shardings:
             trace.shardings = tuple(map(sharding_of, [*self._leaves, *self.frame.leaves]))
-        for state in map(adapters.as_state, consts):
+        for state in map(as_state, consts):
             if any(state is other for other in trace.states):
                 raise StateTraceError(
                     f"{describe(state)} is an argument of a raw JAX transform, inside a function that reads or "
@@ -194,7 +195,7 @@ class _Tracing:
 
         @named_like(self._fun)
         def run(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = adapters.detached((args, kwargs))
+            args, kwargs = pytrees.detached((args, kwargs))
             self.frame = frame = StagedFrame(self._is_lifted, self._places)
             frame.is_fresh, frame.is_pure = self._is_fresh, self._is_pure
             with frame:

@@ -28,8 +28,9 @@ from .._base.library import HOLDERS, is_framework_file, is_library_file, is_ours
 from .._objects.lookup import DESCRIPTORS, PARTS
 from .._objects.names import names_of
 from .._objects.plain import MISSING, NOT_SET, Content, is_plain, reference
-from .._states import adapters
+from .._states.adapters import KnownClass, known_of
 from .._states.frame import peek
+from .._states.installing import install_for
 from .._states.state import State
 from .conditions import UNSET, ArrayLike, Code, Condition, Elements, InstanceOf, Is, Keys, Plains, StateOf
 from .edges import Edge
@@ -115,13 +116,13 @@ def _by_class(recorder: Recorder, register: int, value: Any) -> Condition:
 
 
 def _class(recorder: Recorder, register: int, value: Any) -> Condition:
-    adapters.install_for(value)
+    install_for(value)
     recorder.classes.take(register, value, is_open=True)
     return Is(weakref.ref(value))
 
 
 def _module(recorder: Recorder, register: int, value: Any) -> Condition:
-    adapters.install_for(value)
+    install_for(value)
     if is_users_module(value):
         recorder.classes.take_named(register, value)
     return Is(weakref.ref(value))
@@ -186,7 +187,7 @@ def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> Con
     if fun.__dict__:
         recorder.classes.take_named(register, fun)
     if is_framework_file(fun.__code__.co_filename):
-        adapters.install_for(fun)
+        install_for(fun)
     elif not is_library_file(fun.__code__.co_filename):
         recorder.when_it_runs(fun.__code__, _names, recorder, register, fun, fun.__code__)
     return Code(weakref.ref(fun.__code__))
@@ -252,7 +253,7 @@ def visit_of(kind: type) -> Visit:
         if kind in kinds:
             return visit
     own = _by_base(kind)
-    known = None if issubclass(kind, State | type) else adapters.known_of(kind)
+    known = None if issubclass(kind, State | type) else known_of(kind)
     return functools.partial(_cell, known, own) if known and (known.is_node or known.cell is not None) else own
 
 
@@ -268,7 +269,7 @@ def _by_base(kind: type) -> Visit:
     return _by_class if issubclass(kind, _BY_CLASS) else _other
 
 
-def _cell(known: adapters.KnownClass, own: Visit, recorder: Recorder, register: int, obj: Any) -> Condition:
+def _cell(known: KnownClass, own: Visit, recorder: Recorder, register: int, obj: Any) -> Condition:
     recorder.hidden[register] = known.hidden
     if (cell := known.cell) is None:
         return own(recorder, register, obj)
