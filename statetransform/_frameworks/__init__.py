@@ -17,25 +17,25 @@ an adapter overrides what its framework does in another way. Marked with * is wh
 cell; `handles` and the descriptor itself ask the rest.
 
 Where the value is:
-    `raw(cell)`*, `set_raw(cell, value)`: what the instance has, an adopted handle perhaps; `MISSING` for nothing.
-    `plain(cell)`: the attribute as it is outside of all transforms; an `AttributeError` where there is none.
-    `take(cell)`, `put(cell, value)`: how a value goes in at the outermost frame, and comes out of it.
+    `stored(cell)`*, `store(cell, value)`: what the attribute holds, an adopted handle perhaps; `MISSING` for nothing.
+    `plain(cell)`: the value as it is outside of all transforms; an `AttributeError` where there is none.
+    `committed(cell)`, `commit(cell, value)`: how a value goes in at the outermost frame, and comes out of it.
     `can_lift(value)`: whether a value is one that JAX can hold; others stay plain.
-    `check(state, value)`: refuses a value that the cell could not hold.
+    `check_value(state, value)`: refuses a value that the cell could not hold.
     `create(frame, cell, value)`: a cell that is made inside a transform.
 
 Which state stands for it:
-    `known(cell)`*, `handle(cell)`: the handle (`handles`) if there is one; the handle, made if there is none.
+    `existing_handle(cell)`*, `handle(cell)`: the handle (`handles`) or None; the handle, made if there is none.
     `state_of(cell)`*, `is_each`: the handle for a function that runs now, made if each instance of the class is a cell;
         None for a cell that frames leave alone.
-    `detach(cell)`*: from now on the framework manages the cell, and frames leave it alone.
-    `name`*, `hidden`*, `shows`*, `is_named_by_path`*, `name_of(cell)`, `kind_of_handle`: what others see.
+    `make_native(cell)`*: from now on the framework manages the cell, and frames leave it alone.
+    `name`*, `hidden`*, `shows`*, `is_named_by_path`*, `name_of(cell)`, `handle_class`: what others see.
     `__call__(cell)`*, `slot()`*, `in_dict(kind)`*, `way_to(state)`*: how a structure and a compiled call get there.
 
 How it goes through frames (`Cell` in `_states/cell.py` has those with *, as a `State` implements them):
     `read_in`*, `read_around`*: the value inside a frame, and as the function around it sees it.
     `check_write`*, `receive`*, `write`: what a function writes, and what a transform leaves behind.
-    `goes_stale`*, `takes_tracers`*, `refuse_raw`, `refuse_by_handle`, `made_in`: what raw transforms may do.
+    `goes_stale`*, `takes_tracers`*, `check_raw_write`, `check_handle_write`, `made_in`: what raw transforms may do.
     `is_random(state)`*: whether `vmap` gives each batch element a key of its own.
 """
 

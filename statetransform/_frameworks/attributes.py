@@ -65,7 +65,7 @@ def attr(obj: Any, field: str) -> State:
             "A state holds arrays and Python scalars, in any pytree."
         )
     if not jax.tree_util.all_leaves([obj]):
-        register_owner_if(kind, cells.known)
+        register_owner_if(kind, cells.existing_handle)
     return cells.handle(obj)
 
 
@@ -123,8 +123,8 @@ def _descriptor(where: str, cls: type, name: str, is_each: bool) -> CellDescript
         return cells
     if found is not MISSING and hasattr(type(found), "__set__") and not isinstance(found, types.MemberDescriptorType):
         raise TypeError(
-            f"{where}: {cls.__name__}.{name} is a {type(found).__name__} that does more than read and write one "
-            "attribute. Name the attribute in which instances keep the value."
+            f"{where}: {cls.__name__}.{name} is of type {type(found).__name__} and does more than read and write "
+            "one attribute. Name the attribute in which instances keep the value."
         )
     cells = CellDescriptor(name, found, is_each)
     try:

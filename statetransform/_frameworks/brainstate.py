@@ -142,13 +142,13 @@ class BrainStates(CellDescriptor):
         with self._outside(frame):
             return cell.value
 
-    def take(self, cell: Any) -> Any:
+    def committed(self, cell: Any) -> Any:
         if stack.frame is None and self._context.state_stack:
             return cell.value
         held = dict_of(cell).get("_value", MISSING)
         return UNSET if held is MISSING else held
 
-    def put(self, cell: Any, value: Any) -> None:
+    def commit(self, cell: Any, value: Any) -> None:
         if self._context.state_stack:
             cell.value = value
         else:
@@ -193,16 +193,16 @@ class BrainStates(CellDescriptor):
         cell = state._ref()  # type: ignore[attr-defined]
         return bool(self._context.state_stack) or (cell is not None and dict_of(cell)["_trace_state"].is_valid())
 
-    def refuse_raw(self, state: Foreign, value: Any) -> None:
+    def check_raw_write(self, state: Foreign, value: Any) -> None:
         """Nothing: what transforms of brainstate's store in between is their own affair."""
 
-    def refuse_by_handle(self, state: Foreign, value: Any) -> None:
+    def check_handle_write(self, state: Foreign, value: Any) -> None:
         if innermost() is None and not self.takes_tracers(state):
-            super().refuse_raw(state, value)
+            super().check_raw_write(state, value)
 
     def made(self, frame: Frame, cell: Any) -> None:
         """Takes the value of a new cell out of its attributes."""
-        if "_value" in dict_of(cell) and self.known(cell) is None:
+        if "_value" in dict_of(cell) and self.existing_handle(cell) is None:
             self.create(frame, cell, dict_of(cell).pop("_value"))
 
 
@@ -236,7 +236,7 @@ def install() -> None:
         frame = innermost()
         if frame is None:
             refuse(self, value)
-            cells.refuse_by_handle(cells.handle(self), value)
+            cells.check_handle_write(cells.handle(self), value)
         elif (state := cells.state_of(self)) is not None:
             frame.check_write(state)
 

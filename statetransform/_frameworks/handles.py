@@ -55,12 +55,12 @@ class Foreign(State):
         if frame is not None and not self._is_native_to(frame):
             frame.write(self, value)
             return
-        self._cell.refuse_by_handle(self, value)
+        self._cell.check_handle_write(self, value)
         self._value = value
 
     def _check(self, value: Any) -> None:
         super()._check(value)
-        self._cell.check(self, value)
+        self._cell.check_value(self, value)
 
     def _is_native_to(self, frame: Any) -> bool:
         return self._home is not None and frame is not None and self._home() is frame
@@ -87,13 +87,13 @@ class Proxy(Foreign):
     @property
     def _value(self) -> Any:
         cell = self._ref()
-        return UNSET if cell is None else self._cell.take(cell)
+        return UNSET if cell is None else self._cell.committed(cell)
 
     @_value.setter
     def _value(self, value: Any) -> None:
         cell = self._ref()
         if cell is not None:
-            self._cell.put(cell, value)
+            self._cell.commit(cell, value)
 
     def _is_gone(self) -> bool:
         return self._ref() is None
@@ -116,11 +116,11 @@ class Native:
     Without a frame all frames do.
     """
 
-    __slots__ = ("frame", "value")
+    __slots__ = ("_value", "frame")
 
     def __init__(self, frame: Frame | None, value: Any = None) -> None:
         self.frame = weakref.ref(frame) if frame is not None else None
-        self.value = value  # of a cell that has no handle beside it
+        self._value = value  # of a cell without weak references
 
     def is_here(self) -> bool:
         """Whether its frame is the innermost one; of a cell that is none of ours in any frame, always."""
@@ -132,3 +132,7 @@ class Native:
         while frame is not None and self.frame is not None and frame is not self.frame():
             frame = frame.parent
         return None if frame is None else self.frame
+
+
+#: What the attribute of a cell without weak references may hold in place of its value.
+IN_ATTRIBUTE = (Adopted, Native)

@@ -35,7 +35,7 @@ from .._jax import TOP_LEVEL, Tracer, has_tracer, is_top_level
 from .._states.adapters import as_state, is_node, register, register_by_value, register_owner
 from .._states.frame import UNSET, Frame, active, innermost, no_frame, peek, stack
 from .descriptor import CellDescriptor
-from .handles import Adopted, Foreign, Native
+from .handles import IN_ATTRIBUTE, Adopted, Foreign, Native
 
 _KNOWN = "0.12"
 _SLOT = "_statetransform_slot"  # what the class had under `_raw_value`
@@ -50,7 +50,7 @@ class Variables(CellDescriptor):
         return not variablelib.is_array_ref(value) and super().can_lift(value)
 
     def state_of(self, cell: Any, is_named: bool = False) -> Foreign | None:
-        held = self.raw(cell)
+        held = self.stored(cell)
         if type(held) is not jax.Ref:
             return super().state_of(cell, is_named)
         state = as_state(held)
@@ -69,13 +69,13 @@ class Variables(CellDescriptor):
     def slot(self) -> tuple[str, type]:
         return _SLOT, Adopted
 
-    def raw(self, cell: Any) -> Any:
-        held = super().raw(cell)
+    def stored(self, cell: Any) -> Any:
+        held = super().stored(cell)
         if type(held) is not MadeRef or (value := held._value) is UNSET:
             return held
         with contextlib.nullcontext() if has_tracer(value) else jax.ensure_compile_time_eval():
             ref = jax.new_ref(value)
-        self.set_raw(cell, ref)
+        self.store(cell, ref)
         return ref
 
     def __get__(self, cell: Any, owner: type | None = None) -> Any:
@@ -103,7 +103,7 @@ class Variables(CellDescriptor):
         frame = innermost()
         if frame is not None and frame.is_here() and variablelib.is_array_ref(value):
             if type(value) is jax.Ref:  # one from outside
-                self.set_raw(cell, value)
+                self.store(cell, value)
             else:  # one of the trace, which it cannot leave
                 _make_ref(self, frame, cell, value[...])
             return
@@ -115,10 +115,10 @@ class Variables(CellDescriptor):
     def takes_tracers(self, state: Any) -> bool:
         return state._made.is_valid()  # a variable of the raw trace around
 
-    def refuse_raw(self, state: Foreign, value: Any) -> None:
+    def check_raw_write(self, state: Foreign, value: Any) -> None:
         """Left to nnx."""
 
-    def refuse_by_handle(self, state: Foreign, value: Any) -> None:
+    def check_handle_write(self, state: Foreign, value: Any) -> None:
         if not state._made.is_valid():
             raise StateTraceError.raw_write(state)
 
@@ -134,7 +134,7 @@ def _make_ref(cells: CellDescriptor, frame: Frame, cell: Any, value: Any) -> Non
     state = object.__new__(MadeRef)
     state._stand_for(cell, cells)
     state._value = UNSET
-    cells.set_raw(cell, state)
+    cells.store(cell, state)
     frame.born[state] = value
 
 
@@ -145,7 +145,7 @@ class HijaxVariables(Variables):
     made_in, takes_tracers = CellDescriptor.made_in, CellDescriptor.takes_tracers
 
     def __get__(self, cell: Any, owner: type | None = None) -> Any:
-        if cell is None or type(held := self.raw(cell)) is not jax.Ref:
+        if cell is None or type(held := self.stored(cell)) is not jax.Ref:
             held = super().__get__(cell, owner)
         return held if cell is None else tuple(jax.tree.leaves(held))
 
@@ -159,18 +159,18 @@ class HijaxVariables(Variables):
         get.cell = self  # type: ignore[attr-defined]
         return property(get, self.__set__)
 
-    def raw(self, cell: Any) -> Any:
-        held = super().raw(cell)
+    def stored(self, cell: Any) -> Any:
+        held = super().stored(cell)
         return _structure(cell).unflatten(held) if type(held) is tuple else held
 
-    def set_raw(self, cell: Any, value: Any) -> None:
-        super().set_raw(cell, value if isinstance(value, Adopted | Native) else tuple(jax.tree.leaves(value)))
+    def store(self, cell: Any, value: Any) -> None:
+        super().store(cell, value if isinstance(value, IN_ATTRIBUTE) else tuple(jax.tree.leaves(value)))
 
-    def refuse_by_handle(self, state: Foreign, value: Any) -> None:
+    def check_handle_write(self, state: Foreign, value: Any) -> None:
         if innermost() is None:
-            CellDescriptor.refuse_raw(self, state, value)
+            CellDescriptor.check_raw_write(self, state, value)
 
-    def check(self, state: Foreign, value: Any) -> None:
+    def check_value(self, state: Foreign, value: Any) -> None:
         if jax.tree.structure(value) != (kept := jax.tree.structure(peek(state))):
             raise ValueError(f"a variable with hijax=True keeps the structure of its value, {kept}")
 
@@ -291,7 +291,7 @@ def _install_hijax(cells: Variables, home: Any) -> None:
         leaves, treedef = variable._leaves, variable._treedef
         with no_frame():
             found = treedef.unflatten(leaves)
-        cells.detach(found)
+        cells.make_native(found)
         return found
 
     @functools.wraps(put)
@@ -340,9 +340,9 @@ def _keeping_tracers_out(setattr_: Any, is_valid: Any) -> Any:
         frame = innermost()
         if frame is not None and _is_traced(value) and not _is_own(frame, self._pytree__state.trace_state, is_valid):
             raise StateTraceError(
-                f"attribute {name!r} of a {type(self).__name__} is given a traced value within a transform, and would "
-                f"keep it. Nothing was changed.\nMake it a variable before the call, `self.{name} = "
-                f"nnx.Variable(...)`, and write `self.{name}[...] = ...` inside."
+                f"attribute {name!r} of an instance of {type(self).__name__} is given a traced value within a "
+                f"transform, and would keep it. Nothing was changed.\nMake it a variable before the call, "
+                f"`self.{name} = nnx.Variable(...)`, and write `self.{name}[...] = ...` inside."
             )
         setattr_(self, name, value)
 

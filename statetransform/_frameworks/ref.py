@@ -57,19 +57,19 @@ class InPlace(Proxy):
 class Refs(CellDescriptor):
     """How the handle of a `Ref` comes by its value."""
 
-    kind_of_handle = InPlace
+    handle_class = InPlace
 
     def __init__(self, get: Callable[..., Any], put: Callable[..., Any]) -> None:
         super().__init__("")
         self._get, self._put = get, put
 
-    def raw(self, cell: Any) -> Any:
+    def stored(self, cell: Any) -> Any:
         return cell  # there always is a value
 
     def can_lift(self, value: Any) -> bool:
         return True
 
-    def take(self, cell: Any) -> Any:
+    def committed(self, cell: Any) -> Any:
         """Reading is an operation of JAX, and belongs to the trace around the outermost frame."""
         if is_top_level() and (held := buffer_of(cell)) is not None:
             return _copy(held)
@@ -84,7 +84,7 @@ class Refs(CellDescriptor):
         with jax.ensure_compile_time_eval():
             return self._get(cell, ...)
 
-    def put(self, cell: Any, value: Any) -> None:
+    def commit(self, cell: Any, value: Any) -> None:
         value = jnp.asarray(value, cell.dtype)
         if is_top_level() and buffer_of(cell) is not None and not has_tracer(value):
             set_buffer(cell, _copy(value))
@@ -94,11 +94,11 @@ class Refs(CellDescriptor):
     def takes_tracers(self, state: Any) -> bool:
         return True  # in a raw JAX transform, JAX carries the write out
 
-    def refuse_raw(self, state: Foreign, value: Any) -> None:
+    def check_raw_write(self, state: Foreign, value: Any) -> None:
         if is_top_level() and has_tracer(value):
             raise StateTraceError.leaked_tracer(state)
 
-    def check(self, state: Foreign, value: Any) -> None:
+    def check_value(self, state: Foreign, value: Any) -> None:
         held = typeof(peek(state))  # within `vmap`, that of one lane
         if np.shape(value) != held.shape or _cast(value, held.dtype) is None:
             raise ValueError(

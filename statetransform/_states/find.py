@@ -196,7 +196,7 @@ def _class_children(obj: Any, through_globals: bool) -> Iterator[tuple[str, Any]
 def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:
     """The instance attributes of an object, from its `__dict__` and its slots; handles for those that are cells."""
     found = cells_in(type(obj))
-    cells = {name: state for name, cell in found.items() if (state := cell.known(obj)) is not None}
+    cells = {name: state for name, cell in found.items() if (state := cell.existing_handle(obj)) is not None}
     for name, child in list(getattr(obj, "__dict__", {}).items()):
         yield name, cells.pop(name, child)
     yield from cells.items()

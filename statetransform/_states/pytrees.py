@@ -60,5 +60,5 @@ def _detached(leaf: Any) -> Any:
         carrier = treedef.unflatten(leaves)
     for obj in jax.tree.leaves(carrier, is_leaf=is_node):
         if (cell := cell_of(type(obj))) is not None:
-            cell.detach(obj)
+            cell.make_native(obj)
     return carrier

@@ -362,7 +362,7 @@ class Recorder:
             if state is not None:
                 self.reach(register, Reader(cell), state)
             else:
-                self._value(register, name, cell.raw(obj), NOWHERE)
+                self._value(register, name, cell.stored(obj), NOWHERE)
         elif isinstance(found, types.MemberDescriptorType):
             self._value(register, name, instance_attribute(obj, name), UNSET)
         elif found is not MISSING and hasattr(type(found), "__set__"):

@@ -86,7 +86,7 @@ class Sets(nnx.Module):
 @pytest.mark.parametrize("name", ["jit", "checkpoint", "grad", "vmap", "value_and_grad"])
 def test_a_traced_value_in_an_attribute_is_refused_by_name(name: str) -> None:
     model = Sets()
-    with pytest.raises(st.StateTraceError, match=r"'h' of a Sets .*\n.*nnx.Variable"):
+    with pytest.raises(st.StateTraceError, match=r"'h' of an instance of Sets .*\n.*nnx.Variable"):
         getattr(transform, name)(lambda x: model.keep(x))(jnp.ones(3))
     np.testing.assert_allclose(model.h, 0)
 

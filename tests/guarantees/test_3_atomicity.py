@@ -213,7 +213,7 @@ def test_an_interrupt_while_values_are_stored_changes_all_states_or_none(wrap: A
     place, expected = 0, 1.0
     while True:
         place += 1
-        places = frame.leave, frame._commit, CellDescriptor.put, CellDescriptor.set_raw
+        places = frame.leave, frame._commit, CellDescriptor.commit, CellDescriptor.store
         with contextlib.suppress(KeyboardInterrupt), interrupted_at(place, *places) as reached:
             f(1.0)
         values = {float(state.value) for state in states}
