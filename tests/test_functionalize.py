@@ -26,7 +26,7 @@ class Counter:
 
 
 def test_the_keys_of_values_are_states() -> None:
-    with pytest.raises(TypeError, match="a key must be a state, but 'x' is a str"):
+    with pytest.raises(TypeError, match="a key must be a state, but 'x' is of type str"):
         st.Values({"x": 1})
 
 

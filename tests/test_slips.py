@@ -323,5 +323,5 @@ def test_a_transform_in_a_linen_module_is_told_what_linen_has() -> None:
         def __call__(self, x: Any) -> Any:
             return transform.checkpoint(Block)()(x)
 
-    with pytest.raises(StateTraceError, match=r"(?s)of a Scope still holds .* use `nn.remat`.*module.apply\(variables"):
+    with pytest.raises(StateTraceError, match=r"(?s)of Scope still holds .* use `nn.remat`.*module.apply\(variables"):
         Net().init(jax.random.key(0), jnp.ones((2, 3)))

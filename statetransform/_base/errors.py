@@ -142,9 +142,9 @@ class StateTraceError(StateTransformError, RuntimeError):
     @classmethod
     def kept_tracer(cls, owner: Any, name: str, inner: str, was_state: bool, whole: str = "") -> StateTraceError:
         """A traced value was left in a place, or in `inner` of what is there now; `whole` is the whole way there."""
-        is_named = isinstance(owner, type | types.FunctionType)
-        what = f"the class {owner.__name__}" if isinstance(owner, type) else f"a {type(owner).__name__}"
-        what = f"the function {owner.__qualname__}" if isinstance(owner, types.FunctionType) else what
+        is_named = isinstance(owner, type | types.FunctionType | types.ModuleType)
+        kind = "class" if isinstance(owner, type) else "function" if isinstance(owner, types.FunctionType) else "module"
+        what = f"the {kind} {owner.__name__}" if is_named else f"an instance of {type(owner).__name__}"
         where = f"`{name}`" if owner is None else f"attribute {name!r} of {what}"
         path = name if owner is None else f"{owner.__name__ if is_named else 'self'}.{name}"
         if was_state:

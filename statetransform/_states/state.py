@@ -202,8 +202,8 @@ class State(NotAnArray, Generic[T]):
             self.value = value
         else:
             raise TypeError(
-                f"{describe(self)} holds a {type(held).__name__}, and only an array can be written by index. "
-                "Assign the whole value: `state.value = ...`."
+                f"{describe(self)} holds a value of type {type(held).__name__}, and only an array can be written by "
+                "index. Assign the whole value: `state.value = ...`."
             )
 
     def __repr__(self) -> str:

@@ -69,7 +69,7 @@ class Values(Mapping["State", Any]):
     def __init__(self, values: Mapping[State, Any] | None = None) -> None:
         for key in values or ():
             if not isinstance(key, State):
-                raise TypeError(f"Values: a key must be a state, but {key!r} is a {type(key).__name__}")
+                raise TypeError(f"Values: a key must be a state, but {key!r} is of type {type(key).__name__}")
         pairs = [(state._token, value) for state, value in (values or {}).items()]
         pairs.sort(key=lambda pair: pair[0].serial)
         self._tokens = tuple([token for token, _ in pairs])

@@ -38,24 +38,30 @@ def in_a_box(x: Any) -> Any:
 
 
 LEAKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
-    "set": ("attribute 'last' of a Model", lambda m, x: setattr(m, "last", x)),
-    "append": ("attribute 'items' of a Model", lambda m, x: m.items.append(x)),
-    "replace an item": ("attribute 'items' of a Model", lambda m, x: m.items.__setitem__(0, x)),
-    "in a pytree": ("attribute 'items' of a Model", lambda m, x: m.items.append({"x": [x]})),
-    "append to many": ("attribute 'many' of a Model", lambda m, x: m.many.append(x)),
-    "a new key": ("attribute 'table' of a Model", lambda m, x: m.table.update(b=x)),
-    "an old key": ("attribute 'table' of a Model", lambda m, x: m.table.update(a=x)),
-    "push": ("attribute 'queue' of a Model", lambda m, x: m.queue.append(x)),
-    "an object made inside": ("attribute 'x' of a Box(.|\n)*last.x", lambda m, x: setattr(m, "last", in_a_box(x))),
-    "one in a list": ("attribute 'x' of a Box(.|\n)*items.*x", lambda m, x: m.items.append(in_a_box(x))),
-    "a namespace": ("attribute 'z' of a SimpleNamespace", lambda m, x: setattr(m.options, "z", x)),
-    "in a namespace": ("attribute 'items' of a SimpleNamespace", lambda m, x: m.options.items.append(x)),
-    "a module": ("attribute 'z' of a module", lambda m, x: setattr(m.module, "z", x)),
-    "a chain of mappings": ("attribute 'maps' of a ChainMap", lambda m, x: m.chain.update(z=x)),
-    "an array of objects": ("attribute 'array' of a Model", lambda m, x: m.array.fill(x)),
-    "a function": ("attribute 'last' of a Model", lambda m, x: setattr(m, "last", lambda: x)),
-    "a generator": ("attribute 'last' of a Model", lambda m, x: setattr(m, "last", (x * i for i in range(2)))),
-    "an exception": ("attribute 'last' of a Model", lambda m, x: setattr(m, "last", ValueError("x", x))),
+    "set": ("'last' of an instance of Model", lambda m, x: setattr(m, "last", x)),
+    "append": ("'items' of an instance of Model", lambda m, x: m.items.append(x)),
+    "replace an item": ("'items' of an instance of Model", lambda m, x: m.items.__setitem__(0, x)),
+    "in a pytree": ("'items' of an instance of Model", lambda m, x: m.items.append({"x": [x]})),
+    "append to many": ("'many' of an instance of Model", lambda m, x: m.many.append(x)),
+    "a new key": ("'table' of an instance of Model", lambda m, x: m.table.update(b=x)),
+    "an old key": ("'table' of an instance of Model", lambda m, x: m.table.update(a=x)),
+    "push": ("'queue' of an instance of Model", lambda m, x: m.queue.append(x)),
+    "an object made inside": (
+        "attribute 'x' of an instance of Box(.|\n)*last.x",
+        lambda m, x: setattr(m, "last", in_a_box(x)),
+    ),
+    "one in a list": ("'x' of an instance of Box(.|\n)*items.*x", lambda m, x: m.items.append(in_a_box(x))),
+    "a namespace": ("'z' of an instance of SimpleNamespace", lambda m, x: setattr(m.options, "z", x)),
+    "in a namespace": ("'items' of an instance of SimpleNamespace", lambda m, x: m.options.items.append(x)),
+    "a module": ("'z' of the module ", lambda m, x: setattr(m.module, "z", x)),
+    "a chain of mappings": ("'maps' of an instance of ChainMap", lambda m, x: m.chain.update(z=x)),
+    "an array of objects": ("'array' of an instance of Model", lambda m, x: m.array.fill(x)),
+    "a function": ("'last' of an instance of Model", lambda m, x: setattr(m, "last", lambda: x)),
+    "a generator": (
+        "attribute 'last' of an instance of Model",
+        lambda m, x: setattr(m, "last", (x * i for i in range(2))),
+    ),
+    "an exception": ("'last' of an instance of Model", lambda m, x: setattr(m, "last", ValueError("x", x))),
 }
 
 
@@ -130,19 +136,22 @@ def of_a_closure(memory: Any, put: Callable[[Any, Any], None]) -> Callable[[Any]
 
 
 OUTSIDE: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "class": ("attribute 'last' of the class Shared", Shared().on_the_class),
-    "type": ("attribute 'last' of the class Shared", Shared().on_its_type),
-    "class method": ("attribute 'last' of the class Shared", Shared.as_class_method),
-    "dict of a class": ("attribute 'table' of", lambda x: Shared.table.__setitem__("b", x)),
-    "new": ("attribute 'other' of the class Shared", lambda x: setattr(Shared, "other", x)),
+    "class": ("'last' of the class Shared", Shared().on_the_class),
+    "type": ("'last' of the class Shared", Shared().on_its_type),
+    "class method": ("'last' of the class Shared", Shared.as_class_method),
+    "dict of a class": ("'table' of", lambda x: Shared.table.__setitem__("b", x)),
+    "new": ("'other' of the class Shared", lambda x: setattr(Shared, "other", x)),
     "global": ("`TABLE`", lambda x: TABLE.__setitem__("x", x)),
     "global below": (r"\['inner'\]", lambda x: TABLE["inner"].update(b=x)),
-    "function": ("attribute 'last' of the function on_itself", on_itself),
+    "function": ("'last' of the function on_itself", on_itself),
     "default": ("dict|tuple|`memory`", lambda x, memory={}: memory.update(x=x)),
     "closure": ("`memory`", of_a_closure(collections.OrderedDict(a=1), lambda memory, x: memory.update(x=[x]))),
     "deque": (r"at `memory\[\d+\]`", of_a_closure(collections.deque(), lambda items, x: items.append(x))),
     "list in a dict": (r"at `memory\['a'\]\[\d+\]`", of_a_closure({"a": [1]}, lambda items, x: items["a"].append(x))),
-    "object in a list": ("attribute 'x' of a Box", of_a_closure([], lambda items, x: items.append(in_a_box(x)))),
+    "object in a list": (
+        "attribute 'x' of an instance of Box",
+        of_a_closure([], lambda items, x: items.append(in_a_box(x))),
+    ),
     "default list": ("`memory`", lambda x, memory=[]: memory.append(x)),
     "global list": (r"at `SEEN\[\d+\]\[1\]`", lambda x: SEEN.append((1, x))),
 }
@@ -291,7 +300,10 @@ class Noting(State):
 def test_an_attribute_of_a_state_and_a_method_of_a_list_are_places_as_well() -> None:
     noting, seen = Noting(jnp.float32(2)), list[Any]()
     record = seen.append
-    for leak, place in ((lambda x: setattr(noting, "last", x), "'last' of a Noting"), (record, "`record`")):
+    for leak, place in (
+        (lambda x: setattr(noting, "last", x), "instance of Noting"),
+        (record, "`record`"),
+    ):
 
         def body(x: Any, leak: Any = leak) -> Any:
             leak(noting.value * x)
