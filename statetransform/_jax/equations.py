@@ -33,8 +33,8 @@ def define(
     run: Callable[..., Any],
     types: Callable[..., Any],
     jvp: Callable[..., Any],
-    transpose: Callable[..., Any],
     batch: Callable[..., Any],
+    transpose: Callable[..., Any] | None = None,
 ) -> None:
     """Gives a primitive with several outputs its rules, whose tables are in `jax.interpreters`.
 
@@ -43,9 +43,9 @@ def define(
       run: evaluates it.
       types: its abstract outputs.
       jvp: its outputs and their tangents; None where JAX has a symbolic zero, in and out.
-      transpose: the cotangents of its operands; None for zero, in and out.
       batch: `batch(lanes, typed, operands, axes, **params)`, where `lanes` are keyword arguments of :func:`jax.vmap`,
         and `typed` gives the abstract value of all lanes together, along a leading axis, out of that of one.
+      transpose: the cotangents of its operands, if it is linear; None for zero, in and out.
     """
 
     def jvp_rule(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
@@ -55,6 +55,7 @@ def define(
         ]
 
     def transpose_rule(cotangents: Sequence[Any], *operands: Any, **params: Any) -> Any:
+        assert transpose is not None
         return transpose([None if is_zero_tangent(ct) else ct for ct in cotangents], *operands, **params)
 
     def batch_rule(axis: Any, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
@@ -69,7 +70,8 @@ def define(
     primitive.def_impl(run)
     primitive.def_abstract_eval(types)
     ad.primitive_jvps[primitive] = jvp_rule
-    ad.primitive_transposes[primitive] = transpose_rule
+    if transpose is not None:
+        ad.primitive_transposes[primitive] = transpose_rule
     batching.fancy_primitive_batchers[primitive] = batch_rule
     mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
 

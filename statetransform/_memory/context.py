@@ -18,13 +18,13 @@ class Lanes:
       axes: how many `vmap` there are.
       count: how many lanes they make in all.
       is_mapped: which inputs differ between lanes.
-      is_summed: whether gradients of the other inputs are summed over lanes, as by `grad` around `vmap`.
+      is_innermost: whether nothing else is done with the call before it gets some, as in `grad` around `vmap`.
     """
 
     axes: int = 0
     count: int = 1
     is_mapped: tuple[bool, ...] = ()
-    is_summed: bool = False
+    is_innermost: bool = False
 
     @staticmethod
     def around(inputs: Sequence[Any]) -> Lanes:

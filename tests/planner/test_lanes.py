@@ -119,3 +119,15 @@ def test_the_function_may_have_a_rule_for_reverse_mode_only(name: str, share: fl
         found = step(transform.checkpoint(spiking, policy=budget))(WS, XS)
     for one, other in zip(*map(jax.tree.leaves, (found, step(spiking)(WS, XS))), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.optimized
+@pytest.mark.skipif(not KEEPS_BARRIERS, reason="the CPU compiler of JAX 0.10 removes barriers")
+@pytest.mark.filterwarnings("error::statetransform.policies.PolicyWarning")
+def test_what_lanes_share_has_one_gradient_in_the_plan() -> None:
+    xs = jnp.tile(XS[:, :8], (8, 1, 1)).reshape(4, 8, 8, 32)  # a lane's part of a gradient is four times its values
+    mapped = lambda f: of_mapped(transform.vmap(f, in_axes=(None, 0)))
+    bytes_of = lambda f: transform.jit(mapped(f)).lower(WS, xs).compile().memory_analysis().temp_size_in_bytes
+    budget = policies.fit(bytes_of(loss) // 2)
+    assert bytes_of(transform.checkpoint(loss, policy=budget)) <= budget.bytes
+    assert budget.choices[-1].flops_over_plain < 1.25  # pyright: ignore[reportAttributeAccessIssue]

@@ -176,7 +176,8 @@ class Planner:
         if known.held is None:
             self._begin("compiling the plain step")
             found = compiled_step(version.as_outermost(version.scoped_step), version, wants_text=True)
-            known.held, known.flat = existing(found.text) if found.text else {}, found.bytes
+            held, known.flat = existing(found.text) if found.text else {}, found.bytes
+            known.held = {number: own.of_one(version.pattern.lanes.count) for number, own in held.items()}
             known.write()
         return known.flat
 

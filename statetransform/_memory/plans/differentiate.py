@@ -9,6 +9,7 @@ cotangents than was thought, the others' are zero. Where others have, the forwar
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import logging
@@ -24,6 +25,7 @@ from ..._base.errors import BudgetError, PolicyWarning
 from ..._base.sites import warn
 from ..._jax import zero_tangent
 from ..context import Context, Lanes
+from ..loops.arrays import merge, pick
 from ..loops.budget import MemoryBudget
 from ..loops.choice import FunctionChoice
 from ..loops.lanes import lanes_first, noticed
@@ -67,10 +69,8 @@ def planned(fun: Callable[..., Any], budget: MemoryBudget, context: Context) -> 
         flags = jax.tree.leaves(jax.tree.broadcast(context.active, shapes))
         body, consts = _jax.without_constvars(closed)
         name = getattr(fun, "__name__", type(fun).__name__)
-        inputs = [*consts, *leaves]
-        guess, shardings = _guess(body, flags), tuple(map(context.sharding_of, inputs))
         context.depend()
-        out = Budgeted(name, body, budget, guess, shardings, context.lanes.of(len(inputs), len(consts)))(*inputs)
+        out = _Call(name, body, budget, _guess(body, flags), context)(consts, leaves)
         return jax.tree.unflatten(jax.tree.structure(shapes), out)
 
     return call
@@ -93,6 +93,77 @@ def _guess(body: Any, flags: list[bool]) -> tuple[bool, ...]:
     if not any(var.aval.shape for var in some) and work(some) <= (1 + _PARTS) * work(some[:1]):
         return tuple(likely)
     return tuple(i == 0 for i in range(len(can)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Call:
+    """A call of a flat function under a budget.
+
+    Where a gradient is around lanes, they become part of the function: what they share has one gradient.
+
+    Attributes:
+      name: of the function.
+      body: an open jaxpr without constants.
+      budget: the budget.
+      guess: which outputs are expected to have cotangents.
+      context: what is around the call.
+    """
+
+    name: str
+    body: Any
+    budget: MemoryBudget
+    guess: tuple[bool, ...]
+    context: Context
+
+    def __call__(self, consts: Leaves, leaves: Leaves) -> list[Any]:
+        inputs = [*consts, *leaves]
+        lanes = self.context.lanes.of(len(inputs), len(consts))
+        call = dataclasses.replace(self, context=dataclasses.replace(self.context, lanes=lanes))
+        if lanes.is_innermost and not self.body.effects and made_in(self.body) is None:
+            return _lanes_p.bind(*inputs, call=call)
+        return call.alone(*inputs)
+
+    def alone(self, *inputs: Any) -> list[Any]:
+        """Runs the function, differentiably, for one lane."""
+        shardings = tuple(map(self.context.sharding_of, inputs))
+        return Budgeted(self.name, self.body, self.budget, self.guess, shardings, self.context.lanes)(*inputs)
+
+    def plain(self, *inputs: Any) -> list[Any]:
+        """The function itself."""
+        return _jax.eval_jaxpr(self.body, (), *inputs)
+
+    def jvp(self, primals: Leaves, dots: Leaves) -> tuple[list[Any], list[Any]]:
+        """The outputs and their tangents."""
+        is_moving = [dot is not None for dot in dots]
+        run = lambda *some: self.alone(*merge(primals, is_moving, some))
+        out, dots = jax.jvp(run, pick(primals, is_moving), pick(dots, is_moving))
+        return out, [dot if jnp.issubdtype(y.dtype, jnp.inexact) else None for y, dot in zip(out, dots, strict=True)]
+
+    def of_lanes(self, lanes: dict[str, Any], operands: Leaves, axes: Leaves) -> tuple[list[Any], list[int | None]]:
+        """The call of the function of all lanes."""
+        differs, axes = list[bool](), tuple(axes)
+
+        def look(*inputs: Any) -> None:
+            out = self.plain(*inputs)
+            with _jax.take_current_trace() as trace:
+                differs.extend(_jax.is_batched(y, trace) for y in out)
+
+        jax.eval_shape(jax.vmap(look, in_axes=axes, **lanes), *operands)
+        out_axes = [0 if differ else None for differ in differs]
+        together = jax.vmap(self.plain, in_axes=axes, out_axes=out_axes, **lanes)
+        body, consts = _jax.without_constvars(jax.make_jaxpr(together)(*operands))
+        context = dataclasses.replace(self.context, lanes=Lanes.around(operands))
+        return _Call(self.name, body, self.budget, self.guess, context)(consts, operands), out_axes
+
+
+_lanes_p = jex.Primitive("budget_in_lanes")
+_jax.define(
+    _lanes_p,
+    run=lambda *inputs, call: call.alone(*inputs),
+    types=lambda *inputs, call: [var.aval for var in call.body.outvars],
+    jvp=lambda primals, dots, *, call: call.jvp(primals, dots),
+    batch=lambda lanes, _, operands, axes, *, call: call.of_lanes(lanes, operands, axes),
+)
 
 
 class Budgeted:

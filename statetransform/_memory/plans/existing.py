@@ -43,6 +43,10 @@ class Held:
     size: int
     scratch: int
 
+    def of_one(self, lanes: int) -> Held:
+        """The part of one of the lanes that a program is compiled for."""
+        return Held(-(-self.size // lanes), -(-self.scratch // lanes))
+
 
 def scoped(flat: Any) -> Callable[..., list[Any]]:
     """A flat closed jaxpr as a function that runs each equation under a scope with its number."""

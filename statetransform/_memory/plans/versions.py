@@ -201,21 +201,12 @@ class Version:
 
     def of_lanes(self, run: Callable[..., list[Any]]) -> tuple[Callable[..., list[Any]], list[Any]]:
         """A gradient step as all lanes of `vmap` run it together, and the types of its inputs."""
-        lanes, n_idle = self.pattern.lanes, self.pattern.outputs.count(False)
+        lanes = self.pattern.lanes
         if lanes.count == 1:
             return run, self.avals
         flags = [*lanes.is_mapped, *[True] * (len(self.avals) - len(lanes.is_mapped))]
         axes = tuple(0 if flag else None for flag in flags)
-        whole = jax.vmap(run, in_axes=axes, axis_size=lanes.count)
-        is_shared = [not flag for flag, moves in zip(lanes.is_mapped, self.pattern.inputs, strict=True) if moves]
-
-        def together(*xs: Any) -> list[Any]:
-            found = whole(*xs)
-            at = len(found) - n_idle - len(is_shared)
-            for k, shared in enumerate(is_shared, at):
-                found[k] = found[k].sum(0) if shared and lanes.is_summed else found[k]
-            return found
-
+        together = jax.vmap(run, in_axes=axes, axis_size=lanes.count)
         of_all = lambda aval: jax.ShapeDtypeStruct((lanes.count, *aval.shape), aval.dtype)
         return together, [of_all(aval) if flag else aval for aval, flag in zip(self.avals, flags, strict=True)]
 
