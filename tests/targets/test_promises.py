@@ -122,14 +122,16 @@ def raw(step: str, checkpoint: Any) -> Callable[..., Any]:
 def test_a_loop_holds_its_carries_and_eight_more_besides_what_a_step_needs(
     card: st.Target, kind: Callable[..., Any], k: int, step: str, request: pytest.FixtureRequest
 ) -> None:
-    if card.platform == "tpu" and step in ("stencil", "rod") and kind is not nested:
-        request.applymarker(pytest.mark.xfail(reason=COPIES, strict=True))
     if kind is nested and card.platform == "tpu":
         pytest.skip("it takes minutes to compile")
-    if kind is not known and step != "stencil":
-        pytest.skip("one step is enough for the other kinds of loops")
     if kind is stacked and card.platform == "tpu":
         pytest.skip("JAX's own `scan` with slices of such a carry does not fit the chip either")
+    if kind is not known and step != ("logistic" if card.platform == "tpu" else "stencil"):
+        pytest.skip("one step is enough for the other kinds of loops")
+    if card.platform == "tpu" and step == "rod":
+        pytest.skip("the other step that copies parts of arrays is enough")
+    if card.platform == "tpu" and step == "stencil":
+        request.applymarker(pytest.mark.xfail(reason=COPIES, strict=True))
     depth = 2 if kind is nested else 1
     size, host = carries(card, kind(step, k))
     assert size <= depth * (k + 8) + own(card.name, step) and host == 0
@@ -143,6 +145,8 @@ def test_all_lanes_of_a_batch_hold_as_much(h100: st.Target) -> None:
 
 @pytest.mark.parametrize(("kind", "room"), [(known, 20), (unknown, 20), (raw, 20), (known, 48)])
 def test_a_budget_of_a_loop_is_kept_as_compiled(card: st.Target, kind: Callable[..., Any], room: int) -> None:
+    if kind is raw and card.platform == "tpu":
+        pytest.skip("it is a loop of known length, which is compiled for this card anyway")
     budget = st.MemoryBudget(room * 4 * ROWS[card.name])
     with warnings.catch_warnings():
         warnings.simplefilter("error", policies.PolicyWarning)

@@ -256,9 +256,7 @@ class Planner:
         if some.plan.bytes <= budget:
             return True
         finest = self.candidates(pattern).finest
-        size = self._compiled(pattern, finest, 1).compiled or 1
-        sure = self._compiled(pattern, finest, size).compiled or 1  # the same whatever was asked before
-        ratio = sure / max(finest.plan.bytes, 1)
+        ratio = (self._measured(pattern, finest).with_value or 1) / max(finest.plan.bytes, 1)
         return min(ratio / _APART, 1.0) * some.plan.bytes <= budget
 
     def _least(self, pattern: Pattern, budget: int) -> Iterator[Candidate]:
@@ -302,27 +300,33 @@ class Planner:
         assert found is not None
         return found[1:]
 
-    def _compiled(self, pattern: Pattern, some: Candidate, budget: int) -> MeasuredPlan:
-        """A candidate with its figures; near the budget, the more of with the function's value and without."""
+    def _measured(self, pattern: Pattern, some: Candidate) -> MeasuredPlan:
+        """A candidate with what its step takes with the value of the function, at least."""
         known = self.known(pattern)
         record = known.tried.get(some.key)
         if record is None:
             self._begin("compiling a plan")
             step, version = some.step
-            size = compiled_step(version.as_outermost(step), version).bytes
-            plan = some.plan
-            record = MeasuredPlan(some.version.recipe, plan.sequence, plan.checkpoints, plan.bytes, size, some.cost)
+            size, plan = compiled_step(version.as_outermost(step), version).bytes, some.plan
+            record = MeasuredPlan(some.version.recipe, plan.sequence, plan.checkpoints, plan.bytes, some.cost, size)
             known.add(record)
-        # Compilers find room by rules of thumb: with the value of the function or without, a value more may be there.
-        largest = max(some.version.joint.graph.sizes, default=0)
+        return record
+
+    def _compiled(self, pattern: Pattern, some: Candidate, budget: int) -> MeasuredPlan:
+        """A candidate with its figures; near the budget, with the function's value and without.
+
+        Compilers find room by rules of thumb: with the value or without, a value more may be there.
+        """
+        record = self._measured(pattern, some)
         # Where barriers are removed, the two may have nothing in common.
-        room = largest if keeps_barriers() else budget
-        if record.is_sure or record.compiled is None or not record.compiled <= budget < record.compiled + room:
+        room = max(some.version.joint.graph.sizes, default=0) if keeps_barriers() else budget
+        size = record.compiled
+        if record.alone is not None or size is None or not size <= budget < size + room:
             return record
         step, version = some.step
         alone = compiled_step(version.as_outermost(step, with_value=False), version).bytes
-        record = dataclasses.replace(record, compiled=max(record.compiled, alone or 0), is_sure=True)
-        known.add(record)
+        record = dataclasses.replace(record, alone=alone or 0)
+        self.known(pattern).add(record)
         return record
 
     def _begin(self, part: str) -> None:

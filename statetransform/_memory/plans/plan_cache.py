@@ -47,18 +47,23 @@ class MeasuredPlan:
       sequence: the nodes.
       checkpoints: those that people write by hand to have the plan; None where the plan is emitted.
       planned: its bytes.
-      compiled: temporary bytes of the compiled step, None if they could not be read.
       cost: operations over those of the plain step.
-      is_sure: whether `compiled` is the larger figure of the steps with and without the value of the function.
+      with_value: temporary bytes of the compiled step with the value of the function; None if they could not be read.
+      alone: the same without the value; None where that was not compiled.
     """
 
     recipe: tuple[Any, ...]
     sequence: tuple[int, ...]
     checkpoints: Checkpoints | None
     planned: int
-    compiled: int | None
     cost: float
-    is_sure: bool = False
+    with_value: int | None
+    alone: int | None = None
+
+    @property
+    def compiled(self) -> int | None:
+        """The more of both, as far as they are known."""
+        return None if self.with_value is None else max(self.with_value, self.alone or 0)
 
     @property
     def key(self) -> tuple[Any, ...]:
