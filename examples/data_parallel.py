@@ -159,4 +159,4 @@ if __name__ == "__main__":
     parser.add_argument("--batch", type=int, default=1024, help="points in a step")
     parser.add_argument("--width", type=int, default=64, help="units of a layer")
     parser.add_argument("--out", default="out", help="folder for the picture")
-    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own
+    main(**vars(parser.parse_args()))

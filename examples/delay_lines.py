@@ -121,4 +121,4 @@ if __name__ == "__main__":
     )
     parser.add_argument("--disk", default="100MB", help="bytes in files, such as 100MB")
     parser.add_argument("--out", default="out", help="folder for the picture")
-    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own
+    main(**vars(parser.parse_args()))

@@ -205,4 +205,4 @@ if __name__ == "__main__":
     parser.add_argument("--hidden", type=int, default=128, help="spiking neurons")
     parser.add_argument("--epochs", type=int, default=12, help="passes over the digits")
     parser.add_argument("--out", default="out", help="folder for the picture")
-    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own
+    main(**vars(parser.parse_args()))

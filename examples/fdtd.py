@@ -115,4 +115,4 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=400, help="time steps")
     parser.add_argument("--size", type=int, default=96, help="grid points along each side")
     parser.add_argument("--out", default="out", help="folder for the picture")
-    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own
+    main(**vars(parser.parse_args()))

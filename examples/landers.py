@@ -143,4 +143,4 @@ if __name__ == "__main__":
     parser.add_argument("--landers", type=int, default=64, help="vehicles in the fleet")
     parser.add_argument("--iterations", type=int, default=150, help="training steps")
     parser.add_argument("--out", default="out", help="folder for the picture")
-    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own
+    main(**vars(parser.parse_args()))

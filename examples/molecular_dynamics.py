@@ -156,4 +156,4 @@ if __name__ == "__main__":
     parser.add_argument("--side", type=int, default=7, help="atoms along each side")
     parser.add_argument("--iterations", type=int, default=60, help="steps of the fit")
     parser.add_argument("--out", default="out", help="folder for the picture")
-    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own
+    main(**vars(parser.parse_args()))

@@ -126,4 +126,4 @@ if __name__ == "__main__":
     parser.add_argument("--hidden", type=int, default=32, help="units of the GRU cell")
     parser.add_argument("--iterations", type=int, default=40, help="training steps")
     parser.add_argument("--out", default="out", help="folder for the picture")
-    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own
+    main(**vars(parser.parse_args()))

@@ -194,4 +194,4 @@ if __name__ == "__main__":
         "--memory", default="8MB", help="bytes that a loop may store, such as 8MB"
     )
     parser.add_argument("--out", default="out", help="folder for the picture")
-    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own
+    main(**vars(parser.parse_args()))

@@ -158,4 +158,4 @@ if __name__ == "__main__":
     parser.add_argument("--batch", type=int, default=8, help="sequences in a step")
     parser.add_argument("--steps", type=int, default=60, help="training steps")
     parser.add_argument("--out", default="out", help="folder for the picture")
-    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own
+    main(**vars(parser.parse_args()))

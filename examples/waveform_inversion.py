@@ -286,4 +286,4 @@ if __name__ == "__main__":
     parser.add_argument("--shots", type=int, default=8, help="sources around the rock")
     parser.add_argument("--iterations", type=int, default=40, help="steps of the descent")
     parser.add_argument("--out", default="out", help="folder for the picture")
-    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own
+    main(**vars(parser.parse_args()))

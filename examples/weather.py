@@ -176,4 +176,4 @@ if __name__ == "__main__":
     )
     parser.add_argument("--rounds", type=int, default=3, help="timed runs of each way")
     parser.add_argument("--out", default="out", help="folder for the picture")
-    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own
+    main(**vars(parser.parse_args()))

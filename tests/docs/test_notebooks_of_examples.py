@@ -23,9 +23,8 @@ def test_a_notebook_is_valid_and_leaves_nothing_out(script: pathlib.Path) -> Non
     nbformat.validate(book)
     text, *codes, call = ("".join(cell["source"]) for cell in book["cells"])
     assert text and "def main(" in codes[-1] and call == "main()"
-    assert not any(
-        left in code for code in codes for left in ("__main__", "parse_known_args", "__future__", "from measuring")
-    )
+    left_out = ("__main__", "parse_args", "__future__", "from measuring")
+    assert not any(left in code for code in codes for left in left_out)
     assert ("measure(" in codes[-1]) == ("def measure(" in codes[0])  # a cell of its own
 
 
