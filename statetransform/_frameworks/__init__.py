@@ -29,7 +29,7 @@ Which state stands for it:
     `state_of(cell)`*, `is_each`: the handle for a function that runs now, made if each instance of the class is a cell;
         None for a cell that frames leave alone.
     `make_native(cell)`*: from now on the framework manages the cell, and frames leave it alone.
-    `name`*, `hidden`*, `shows`*, `is_named_by_path`*, `name_of(cell)`, `handle_class`: what others see.
+    `name`*, `hidden`*, `shows`*, `is_named_by_path`*, `initial_name(cell)`, `handle_class`: what others see.
     `__call__(cell)`*, `slot()`*, `in_dict(kind)`*, `way_to(state)`*: how a structure and a compiled call get there.
 
 How it goes through frames (`Cell` in `_states/cell.py` has those with *, as a `State` implements them):

@@ -102,7 +102,7 @@ class BrainStates(CellDescriptor):
         super().__init__("_value")
         self._context = context
 
-    def name_of(self, cell: Any) -> str | None:
+    def initial_name(self, cell: Any) -> str | None:
         return dict_of(cell).get("_name")
 
     def in_dict(self, kind: type) -> DictEntry:

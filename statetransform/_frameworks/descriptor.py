@@ -282,7 +282,7 @@ class CellDescriptor(Cell):
     def check_value(self, state: Foreign, value: Any) -> None:
         """Refuses a value that the cell could not hold."""
 
-    def name_of(self, cell: Any) -> str | None:
+    def initial_name(self, cell: Any) -> str | None:
         """What errors call the cell before a path to it is known."""
         return None if self.is_each else self.name
 

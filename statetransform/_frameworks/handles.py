@@ -33,7 +33,7 @@ class Foreign(State):
     _is_handle = True
 
     def _stand_for(self, cell: Any, cells: CellDescriptor) -> None:
-        self._name = cells.name_of(cell)
+        self._name = cells.initial_name(cell)
         self._static = False
         self._metadata = {}
         self._token = Token(self)

@@ -41,13 +41,13 @@ from .programs import NamedVariable as NamedVariable
 from .programs import UserFrame as UserFrame
 from .programs import effects_that_stay as effects_that_stay
 from .programs import function_of as function_of
+from .programs import given_name as given_name
 from .programs import host_room as host_room
 from .programs import is_array_type as is_array_type
 from .programs import is_in_loop as is_in_loop
 from .programs import is_remat as is_remat
 from .programs import lanes_of as lanes_of
 from .programs import name_in_params as name_in_params
-from .programs import name_of as name_of
 from .programs import name_scopes as name_scopes
 from .programs import names_held as names_held
 from .programs import part_of as part_of

@@ -115,13 +115,13 @@ def name_in_params(primitive: Any, params: Any) -> str | None:
     return None
 
 
-def name_of(eqn: Any) -> str | None:
+def given_name(eqn: Any) -> str | None:
     """The name that an equation gives to its output, or ``None`` for any other equation.
 
     >>> import jax
     >>> from jax.ad_checkpoint import checkpoint_name
     >>> jaxpr = jax.make_jaxpr(lambda x: checkpoint_name(x * 2, "twice"))(1.0)
-    >>> [name_of(eqn) for eqn in opened(jaxpr).eqns]
+    >>> [given_name(eqn) for eqn in opened(jaxpr).eqns]
     [None, 'twice']
     """
     return name_in_params(eqn.primitive, eqn.params)

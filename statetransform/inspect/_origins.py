@@ -59,7 +59,7 @@ class Origins:
                 return Origin("constant", self._constants[atom], name=name)
             eqn, i = self._made[atom]
             # A value that a policy marks, or moves to another memory, is still that value.
-            is_same = _jax.name_of(eqn) is not None or kind_of(eqn) is Kind.PASSES
+            is_same = _jax.given_name(eqn) is not None or kind_of(eqn) is Kind.PASSES
             if not is_same and eqn.primitive.name != "device_put":
                 return dataclasses.replace(found := self._computed(eqn, i), name=name or found.name)
             name = name or given_name(eqn)
@@ -215,7 +215,7 @@ def _line(origin: Origin, eqn: Any, labels: Sequence[Label]) -> str:
     if eqn is None:
         return f"from {source}"
     name = eqn.primitive.name
-    own = source_of(eqn) if _jax.name_of(eqn) is not None else origin.source
+    own = source_of(eqn) if _jax.given_name(eqn) is not None else origin.source
     # An input that only passes through has no line of its own: the line is then that of what it comes out of.
     own = own or next((site.source for site in walk(types.SimpleNamespace(eqns=[eqn])) if site.source), None)
     place = f" from {own.full}" if own else ""
@@ -223,7 +223,7 @@ def _line(origin: Origin, eqn: Any, labels: Sequence[Label]) -> str:
         inside = f" (in {origin.iterations} iterations of {name})" if origin.iterations > 1 else ""
         return f"named {origin.name!r}{place}{inside}"
     what = f"jitted function {eqn.params['name']!r}" if name == "jit" else name
-    if origin.kind == "equation" and (kind_of(eqn) is Kind.RULE or _jax.name_of(eqn) is not None):
+    if origin.kind == "equation" and (kind_of(eqn) is Kind.RULE or _jax.given_name(eqn) is not None):
         what = origin.primitive
     passed = f" ({source})" if origin.kind == "input" else ""
     return f"output of {what}{place}{passed}"

@@ -186,13 +186,13 @@ def test_the_oldest_jax_that_is_supported_has_two_classes_of_jaxprs() -> None:
 
 
 def test_with_remat3_a_name_is_another_primitive(remat3: None) -> None:
-    """Otherwise `name_of` need not look at the names of private classes, and `bind_name` is `checkpoint_name`."""
+    """Otherwise `given_name` need not look at the names of private classes, and `bind_name` is `checkpoint_name`."""
     (eqn,) = equations(lambda x: checkpoint_name(x, "a"), X)
     assert eqn.primitive is not primitives.name_p
-    assert _jax.name_of(eqn) == "a"
+    assert _jax.given_name(eqn) == "a"
     (eqn,) = equations(lambda x: _jax.bind_name(x, "a"), X)
     assert eqn.primitive is primitives.name_p
-    assert _jax.name_of(eqn) == "a"
+    assert _jax.given_name(eqn) == "a"
 
 
 def test_with_remat3_a_checkpoint_is_another_primitive(remat3: None) -> None:

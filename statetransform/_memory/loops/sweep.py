@@ -113,8 +113,8 @@ def _by_segments(reverse: ByVjp, n: Any, saved: Saved, far: Far, cts: Cotangents
         far, carry = far.read(row(top), row(top - 1), top)
         stack = Stack.of(carry, step.k)
     else:
-        periods = Periods.of(known, step.k, far.form.room.rows)
-        top, again = periods.far, Schedule(known, step.k, far.form.room.rows).evaluations - 2 * known
+        periods = Periods.of(known, step.k, far.format.room.rows)
+        top, again = periods.far, Schedule(known, step.k, far.format.room.rows).evaluations - 2 * known
         start = lambda s: jnp.where(s > top, known, periods.start(s))
         row = lambda s: s
 

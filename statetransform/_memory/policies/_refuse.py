@@ -14,7 +14,7 @@ from jax.ad_checkpoint import Offloadable
 
 from ..._base.errors import PolicyWarning
 from ..._base.sites import warn
-from ..._jax import bind_remat, is_in_loop, name_of, without_constvars
+from ..._jax import bind_remat, given_name, is_in_loop, without_constvars
 from ..loops.budget import MemoryBudget
 from ..programs.sizes import parse_bytes
 from ..programs.walk import names_in, walk
@@ -134,15 +134,15 @@ def warn_not_offloaded(policy: Policy, jaxpr: Any) -> None:
     does not reach that (https://github.com/jax-ml/jax/issues/23869).
     """
     mentioned = names_of(policy)
-    named = [site.eqn for site in walk(jaxpr) if name_of(site.eqn) in mentioned]
+    named = [site.eqn for site in walk(jaxpr) if given_name(site.eqn) in mentioned]
     verdict = lambda eqn: ask(policy, eqn.primitive, tuple(v.aval for v in eqn.invars), eqn.params, UNKNOWN)
-    offloaded = dict.fromkeys(name_of(eqn) for eqn in named if isinstance(verdict(eqn), Offloadable))
+    offloaded = dict.fromkeys(given_name(eqn) for eqn in named if isinstance(verdict(eqn), Offloadable))
     if not offloaded:
         return
     body, consts = without_constvars(jaxpr)
     run = lambda *xs: bind_remat(body, list(xs), True, policy)
     forward = jax.make_jaxpr(lambda *xs: jax.vjp(run, *xs)[1])(*consts, *[v.aval for v in body.invars[len(consts) :]])
-    made = {var: name_of(site.eqn) for site in walk(forward) for var in site.eqn.outvars}
+    made = {var: given_name(site.eqn) for site in walk(forward) for var in site.eqn.outvars}
     moved = {made.get(site.eqn.invars[0]) for site in walk(forward) if site.primitive == "device_put"}
     for name in offloaded.keys() - moved:
         warn(

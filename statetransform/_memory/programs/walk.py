@@ -120,7 +120,7 @@ def names_in(jaxpr: Any) -> tuple[str, ...]:
 
 def given_name(eqn: Any) -> str | None:
     """The name that a user gave to a value by ``checkpoint_name`` in this equation; None for any other equation."""
-    name = _jax.name_of(eqn)
+    name = _jax.given_name(eqn)
     return None if name is None or name.startswith(MARK) else name
 
 

@@ -47,8 +47,8 @@ class Room:
         """Room for carries such as this one."""
         is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in carry]
         keys = tuple(jax.random.key_impl(x) if key else None for x, key in zip(carry, is_key, strict=True))
-        words = Form(self, (), keys).words(carry)
-        form = Form(self, tuple(map(typeof, words)), keys)
+        words = RowFormat(self, (), keys).words(carry)
+        row_format = RowFormat(self, tuple(map(typeof, words)), keys)
         buffers = [host_room(typeof(x), self.host + bool(self.disk)) for x in words] if self.host else []
         for aval in map(typeof, carry) if self.disk else ():
             if any(name is not None for name in aval.sharding.spec) or varying_axes(aval):
@@ -56,11 +56,11 @@ class Room:
                     f"{self.folder.where}: a carry of type {aval} is sharded over devices, and carries go to disk from "
                     "one device. Write `host=` instead of `disk=`: shards go to host memory as they are."
                 )
-        return Far(buffers, jnp.int32(0) if self.disk else None, form)
+        return Far(buffers, jnp.int32(0) if self.disk else None, row_format)
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class RowFormat:
     """What a carry looks like in a row: the types of its words, and how to make a key of each leaf that is one.
 
     A program calls `write` and `read` on the host. Arguments may have axes in front, for lanes of `vmap`, which share a
@@ -112,7 +112,7 @@ class Form:
         return int(numbers.flat[0])
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["buffers", "number"], meta_fields=["form"])
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["buffers", "number"], meta_fields=["format"])
 @dataclasses.dataclass(frozen=True)
 class Far:
     """Carries far away: arrays `[rows, *leaf.shape]` in host memory, and the number of a file.
@@ -122,37 +122,37 @@ class Far:
 
     buffers: Leaves
     number: Any
-    form: Form
+    format: RowFormat
 
     def write(self, row: Index, carry: Leaves) -> Far:
         """With a carry in a row."""
-        words, buffers, number = barrier(self.form.words(carry)), self.buffers, self.number
+        words, buffers, number = barrier(self.format.words(carry)), self.buffers, self.number
         if self.buffers:
-            place = row if number is None else jnp.clip(row, 0, self.form.room.host)
+            place = row if number is None else jnp.clip(row, 0, self.format.room.host)
             buffers = [_putter(0)(x, place, jax.device_put(y[None], HOST)) for x, y in zip(buffers, words, strict=True)]
         if number is not None:
             shape = jax.ShapeDtypeStruct((), jnp.int32)
             row = self._file_row(row)
-            number = jax.pure_callback(self.form.write, shape, number, row, words, vmap_method="expand_dims")
+            number = jax.pure_callback(self.format.write, shape, number, row, words, vmap_method="expand_dims")
         return dataclasses.replace(self, buffers=buffers, number=number)
 
     def read(self, row: Index, following: Index, left: Index) -> tuple[Far, Leaves]:
         """The carry in a row, any carry if that is negative; the `following` one is read next, and `left` more are."""
-        near, words = self.form.room.host, []
+        near, words = self.format.room.host, []
         if self.buffers:
             place = jnp.clip(row, 0, near - 1)
             words = [jax.device_put(_getter(0)(x, place), DEVICE)[0] for x in self.buffers]
             words = barrier(words)
         if self.number is None:
-            return self, self.form.carry(words)
-        types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.form.avals]
+            return self, self.format.carry(words)
+        types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.format.avals]
         arguments = self.number, self._file_row(row), self._file_row(following), jnp.asarray(left, jnp.int32)
         out = jax.ShapeDtypeStruct((), jnp.int32), types
-        number, loaded = jax.pure_callback(self.form.read, out, *arguments, vmap_method="broadcast_all")
+        number, loaded = jax.pure_callback(self.format.read, out, *arguments, vmap_method="broadcast_all")
         loaded = barrier(loaded)
         if self.buffers:
             loaded = [jnp.where(row < near, x, y) for x, y in zip(words, loaded, strict=True)]
-        return dataclasses.replace(self, number=number), self.form.carry(loaded)
+        return dataclasses.replace(self, number=number), self.format.carry(loaded)
 
     def after(self, values: Any) -> tuple[Far, Any]:
         """The same carries and values, but the file is not read again before the values are computed.
@@ -165,7 +165,7 @@ class Far:
         return dataclasses.replace(self, number=number), values
 
     def _file_row(self, row: Index) -> Index:
-        return jnp.maximum(jnp.asarray(row, jnp.int32) - self.form.room.host, -1)
+        return jnp.maximum(jnp.asarray(row, jnp.int32) - self.format.room.host, -1)
 
 
 # JAX's batching rules make gathers and scatters of these two; on host memory of a GPU only slices work.
