@@ -66,10 +66,10 @@ class CustomRule(Transformed):
         free = [arg for i, arg in enumerate(args) if i not in nondiff]
         args = self._with_fixed(args, nondiff)
         is_set = lambda option: any(options.get(option) for _, options in self._rules.values())
-        call = RuleCall(fun, args, nondiff, has_flags=is_set("symbolic_zeros"))
+        call = RuleCall(fun, args, nondiff, symbolic_zeros=is_set("symbolic_zeros"))
         has_remat = "defremat" in self._rules
         if has_remat or not runs_rule_directly(self._kind.__name__, free) or is_set("optimize_remat"):
-            call.stage(rules_ahead=not has_remat)
+            call.stage(traces_rules=not has_remat)
         pure = self._kind(as_function(lambda *args: None, call.run))
         for method, (rules, options) in self._rules.items():
             getattr(pure, method)(*self._rules_of(call, obj, *rules), **options)
@@ -177,7 +177,7 @@ def _with_self(rule: Callable[..., Any], obj: Any, call: RuleCall) -> Callable[.
     if obj is NO_SELF:
         return rule
     try:
-        inspect.signature(rule).bind(*[None] * call.n_given)
+        inspect.signature(rule).bind(*[None] * call.n_rule_args)
     except (TypeError, ValueError):
         return method_of(rule, obj)
     return rule
