@@ -14,7 +14,7 @@ import statetransform as st
 from statetransform import State, transform
 
 # Budgets choose units in few cases; here each number of them is run.
-from statetransform._memory.loops import loops, mixed, plan
+from statetransform._memory.loops import loops, mixed
 from statetransform._memory.loops.choice import Sizes
 
 X, W = jnp.linspace(0.0, 1.0, 5), jnp.linspace(0.9, 1.1, 5)
@@ -36,7 +36,7 @@ def test_no_more_evaluations_than_the_mixed_schedule_and_revolve(units: int) -> 
     for n in range(1, 90):
         found = mixed.evaluations(n, units)
         assert found <= of_maddison(n, units)
-        assert found <= plan.Schedule(n, units).evaluations
+        assert found <= st.schedule(n, units).evaluations
 
 
 def test_forty_units_and_a_thousand_steps() -> None:

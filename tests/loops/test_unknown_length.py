@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import statetransform as st
 from statetransform import transform
 
 # Which carry gives way is decided on the device and shows in no report: it is compared with the optimum.
-from statetransform._memory.loops import plan, unknown_length
+from statetransform._memory.loops import unknown_length
 from statetransform._memory.loops.stack import Stack
 
 
@@ -127,10 +128,16 @@ def placements(k: int, n: int) -> list[list[int]]:
     return found
 
 
+@functools.cache
+def taken_again(n: int, k: int) -> int:
+    """Steps that the schedule takes before the last one."""
+    return st.schedule(n, k).evaluations - 1 - n
+
+
 def evaluations(positions: list[int], n: int, k: int) -> int:
     """Of one gradient, when the forward sweep has left these carries."""
     ends = [*positions[1:], n]
-    again = [plan.advances(end - at, k - j + 1) for j, (at, end) in enumerate(zip(positions, ends, strict=True))]
+    again = [taken_again(end - at, k - j) for j, (at, end) in enumerate(zip(positions, ends, strict=True))]
     return n + sum(again) + n
 
 
