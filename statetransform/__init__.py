@@ -16,8 +16,9 @@ from ._base.errors import (
 from ._frameworks import attr, register_state_type
 from ._memory import MemoryBudget, Reversible, Target, schedule, target
 from ._states.find import states
+from ._states.kinds import Param, RandomState
 from ._states.saving import load_state_dict, state_dict
-from ._states.state import Param, RandomState, State
+from ._states.state import State
 from ._states.update import update, values
 from ._states.values import Values
 from ._version import __version__

@@ -358,8 +358,7 @@ class Recorder:
                 self.reach(register, Attr(f"_{name}"), getattr(obj, f"_{name}"))
             return
         if (cell := cell_behind(found)) is not None:
-            state = cell.state_of(obj)
-            if state is not None:
+            if (state := cell.state_of(obj)) is not None:
                 self.reach(register, Reader(cell), state)
             else:
                 self._value(register, name, cell.stored(obj), NOWHERE)

@@ -28,7 +28,8 @@ from .._states.adapters import as_state
 from .._states.find import states
 from .._states.formatting import show_types
 from .._states.frame import UNSET, Frame, peek
-from .._states.state import RandomState, State
+from .._states.kinds import RandomState
+from .._states.state import State
 from .._traces.arguments import is_reference
 from .._traces.lift import Direct, Lift
 from .._traces.wrapper import decorate
