@@ -20,6 +20,7 @@ from .state import State
 #: This many objects are looked at in the life of a process, at some 4 us each.
 _PATIENCE = 10_000
 _looked_at = itertools.count(1)
+_NAMED = (types.FunctionType, types.ModuleType, type)  # they show their framework by their names
 _CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)  # their instances lead nowhere
 
 
@@ -42,29 +43,22 @@ def install_for_all_in(fun: Any) -> None:
         if type(obj) in closed or identity(obj) in seen:
             continue
         seen.add(identity(obj))
-        below = _met(obj)
+        if issubclass(type(obj), _NAMED):
+            install_for(obj)
+        below = _children(obj)
         if below is None:
             closed.add(type(obj))
         else:
             left += below
 
 
-def _met(obj: Any) -> list[Any] | None:
-    """Installs the adapter to the framework of an object, and gives what it leads to.
-
-    None where no object of its class leads anywhere.
-    """
+def _children(obj: Any) -> list[Any] | None:
+    """The objects to which an object leads; None where no object of its class leads anywhere."""
     kind: Any = type(obj)
     if (below := parts(obj)) is not None:
-        children = [child for _, child in below]
-        if kind is types.FunctionType:
-            install_for(obj)
-            children += [child for _, child in globals_of(obj)] if is_users_function(obj) else []
-        return children
-    if kind is types.ModuleType or issubclass(kind, type):
-        install_for(obj)
-        return []
-    if cell_of(kind) is not None or issubclass(kind, State):
+        by_name = globals_of(obj) if kind is types.FunctionType and is_users_function(obj) else []
+        return [child for _, child in (*below, *by_name)]
+    if issubclass(kind, (*_NAMED, State)) or cell_of(kind) is not None:
         return []
     if is_users_class(kind):
         held = [*(instance_dict(obj) or {}).values()]
