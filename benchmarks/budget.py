@@ -24,9 +24,8 @@ import jax.numpy as jnp
 
 import statetransform as st
 from statetransform import _jax, policies, transform
-from statetransform._memory.plans import choose as planning
+from statetransform._memory.plans import measured
 from statetransform._memory.plans.choose import Planner
-from statetransform._memory.plans.gradient import Pattern
 from statetransform._memory.programs.flops import jaxpr_flops
 from statetransform._memory.programs.rewrite import inlined
 from statetransform._memory.programs.walk import backward_slice
@@ -156,15 +155,15 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds, self.compilations = 0.0, 0
-        self._decide, self._compile = Planner.decide, planning.compiled_step
+        self._decide, self._compile = Planner.decide, measured.compiled_step
 
     def __enter__(self) -> Clock:
         clock = self
 
-        def decide(self: Planner, pattern: Pattern, budget: int) -> Any:
+        def decide(self: Planner, budget: int) -> Any:
             start = time.process_time()
             try:
-                return clock._decide(self, pattern, budget)
+                return clock._decide(self, budget)
             finally:
                 clock.seconds += time.process_time() - start
 
@@ -176,11 +175,11 @@ class Clock:
                 clock.seconds -= time.process_time() - start
                 clock.compilations += 1
 
-        Planner.decide, planning.compiled_step = decide, compiled_step
+        Planner.decide, measured.compiled_step = decide, compiled_step
         return self
 
     def __exit__(self, *error: object) -> None:
-        Planner.decide, planning.compiled_step = self._decide, self._compile
+        Planner.decide, measured.compiled_step = self._decide, self._compile
 
 
 def budgeted(program: Program, budget: int) -> tuple[Measured | None, str]:

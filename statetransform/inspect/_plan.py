@@ -8,9 +8,9 @@ from typing import Any
 
 from .._base.table import Drawing, Records, Table
 from .._memory.plans.candidates import Candidate
-from .._memory.plans.choose import Planner, compiled_step
+from .._memory.plans.choose import Planner, Planners
 from .._memory.plans.cost import nbytes
-from .._memory.plans.gradient import Pattern
+from .._memory.plans.measured import compiled_step
 from .._memory.programs.references import made_in, refuse_references
 from .._memory.programs.sizes import format_bytes
 from .._memory.targets import placed
@@ -138,26 +138,26 @@ def plan(
         raise TypeError(f"plan: {view.name} has no floating-point argument or result, so it has no gradient to plan")
     refuse_references("plan", made_in(closed), "What runs by a plan has a derivative rule of its own")
     shardings = tuple(map(sharding_of, view.inputs))
-    planner = Planner(closed, shardings, compile, target=view.target)
-    points = _points(planner, pattern, compile)
+    planner = Planners(closed, shardings, compile, target=view.target).of(pattern)
+    points = _points(planner, compile)
     notes = view.target.notes if compile else []
-    plain = planner.plain_bytes(pattern) if compile else None
+    plain = planner.plain_bytes() if compile else None
     size = lambda avals: sum(map(nbytes, avals))
     inputs = placed(view.target, closed.in_avals, shardings)
     gradients = size(aval for aval, is_moved in zip(inputs, pattern.inputs, strict=True) if is_moved)
     return Curve(view.name, points, plain, (size(inputs), size(closed.out_avals), gradients), notes)
 
 
-def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point]:
-    top = planner.versions(pattern).first.solver.plain
+def _points(planner: Planner, is_compiled: bool) -> list[Point]:
+    top = planner.versions.first.solver.plain
     found, least = list[Candidate](), top.bytes
-    for some in planner.candidates(pattern).within(top.bytes):
+    for some in planner.candidates.within(top.bytes):
         if some.plan.bytes < least and some.cost > (found[-1].cost if found else 1.0):
             found.append(some)
             least = some.plan.bytes
     if len(found) >= _POINTS:
         found = [found[round(k * (len(found) - 1) / (_POINTS - 2))] for k in range(_POINTS - 1)]
-    points = [Point(top.bytes, planner.plain_bytes(pattern) if is_compiled else None, 1.0)]
+    points = [Point(top.bytes, planner.plain_bytes() if is_compiled else None, 1.0)]
     for some in found:
         step, version = some.step
         size = compiled_step(version.as_outermost(step), version).bytes if is_compiled else None

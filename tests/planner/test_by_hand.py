@@ -14,7 +14,7 @@ from statetransform import BudgetError, policies, transform
 
 # Which blocks were found shows in no public report, and the message needs a plan that no compiler keeps to.
 from statetransform._memory.plans.checkpoints import by_source
-from statetransform._memory.plans.choose import Decision, Planner, excess_message
+from statetransform._memory.plans.choose import Decision, Planners, excess_message
 from statetransform._memory.targets import target_of
 from statetransform.inspect._view import differentiated, view_of
 
@@ -95,7 +95,7 @@ LOSS = loss_of(block)
 def test_layers_are_found_by_the_source(loss: Any) -> None:
     args = (WEIGHTS, IMAGES) if loss is LOSS else (MATRICES, ROWS)
     closed, pattern = differentiated(view_of(loss, args, {}, argnums=0))
-    forms = by_source(Planner(closed).versions(pattern).first.closed)
+    forms = by_source(Planners(closed).of(pattern).versions.first.closed)
     assert any(len(blocks) == DEPTH and len({end - start for start, end in blocks}) == 1 for blocks in forms)
 
 

@@ -16,7 +16,7 @@ import pytest
 from statetransform import policies, transform
 
 # What is known is forgotten as in another process, and compilations are counted: no user does either.
-from statetransform._memory.plans import choose, plan_cache, solve
+from statetransform._memory.plans import choose, measured, plan_cache, solve
 
 from .compilers import KEEPS_BARRIERS
 
@@ -37,14 +37,14 @@ PLAIN = 8 * 96 * 16 * 4
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A list with the bytes of each step that is compiled; nothing is known at the start."""
     found: list[int] = []
-    compiled = choose.compiled_step
+    compiled = measured.compiled_step
 
     def counted(*args: Any, **options: Any) -> Any:
         step = compiled(*args, **options)
         found.append(step.bytes or 0)
         return step
 
-    monkeypatch.setattr(choose, "compiled_step", counted)
+    monkeypatch.setattr(measured, "compiled_step", counted)
     return found
 
 
@@ -78,15 +78,15 @@ def test_a_plain_step_without_calls_is_compiled_once_though_its_text_is_read(siz
 def test_one_form_by_hand_says_what_a_compiler_makes_of_those_for_which_more_is_planned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    by_hand, compiled = set[str](), choose.compiled_step
+    by_hand, compiled = set[str](), measured.compiled_step
 
     def step(function: Any, version: Any, wants_text: bool = False) -> Any:
         if wants_text:
             return compiled(function, version, wants_text)
         by_hand.update([str(version.closed)] if version.has_checkpoints else [])
-        return choose.CompiledStep(2 * PLAIN)
+        return measured.CompiledStep(2 * PLAIN)
 
-    monkeypatch.setattr(choose, "compiled_step", step)
+    monkeypatch.setattr(measured, "compiled_step", step)
     gradient(share=0.5)
     assert len(by_hand) == 2  # that one, and that for which least is planned
 

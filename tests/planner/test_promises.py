@@ -15,7 +15,7 @@ import pytest
 from statetransform import BudgetError, policies, transform
 
 # What is known is forgotten as in another process, and a compiler needs more than it does: no user can say so.
-from statetransform._memory.plans import choose, plan_cache
+from statetransform._memory.plans import measured, plan_cache
 
 from .compilers import KEEPS_BARRIERS
 
@@ -133,13 +133,13 @@ def test_a_refusal_names_a_budget_that_is_met(layer: Any) -> None:
 
 
 def test_a_refusal_names_the_plain_step_where_every_plan_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = choose.Planner._compiled
+    real = measured.Measured.within
 
     def with_more(*args: Any) -> Any:
         found = real(*args)
         return dataclasses.replace(found, with_value=(found.with_value or 0) + 1_000_000)
 
-    monkeypatch.setattr(choose.Planner, "_compiled", with_more)
+    monkeypatch.setattr(measured.Measured, "within", with_more)
     args = LAYERS[gated]
     with pytest.raises(BudgetError) as caught:
         compiled(transform.checkpoint(loss_of(gated), policy=policies.fit("200 B")), args)
@@ -150,15 +150,15 @@ def test_a_refusal_names_the_plain_step_where_every_plan_takes_more(monkeypatch:
 def test_a_warning_is_one_sentence_with_the_size_as_it_was_asked_for_and_a_budget_that_is_met(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = choose.compiled_step
+    real = measured.compiled_step
 
-    def with_more(*args: Any, **options: Any) -> choose.CompiledStep:
+    def with_more(*args: Any, **options: Any) -> measured.CompiledStep:
         """As of a compiler that needs more than is planned."""
         found = real(*args, **options)
         assert found.bytes is not None
         return dataclasses.replace(found, bytes=found.bytes + 20_000)
 
-    monkeypatch.setattr(choose, "compiled_step", with_more)
+    monkeypatch.setattr(measured, "compiled_step", with_more)
     monkeypatch.setattr(plan_cache, "_known", collections.OrderedDict())
     args = LAYERS[normed]
     with pytest.raises(BudgetError, match=r"a budget of 50kB cannot be met.* kB\)"):

@@ -2,9 +2,9 @@
 
 1. `differentiate` gives the function a derivative that runs by a plan. It asks `choose` which one, for each pattern of
    inputs that are differentiated.
-2. `choose` compiles the plain gradient step, and has `existing` read from the compiled program which values exist. It
-   takes the first of the `candidates` that fits as compiled. `plan_cache` remembers what was found, and `meter` shows
-   a bar.
+2. `choose` takes the plain gradient step if it fits as compiled, else the first of the `candidates` that does.
+   `measured` compiles them, and has `existing` read from the compiled plain step which values exist. `plan_cache`
+   remembers what was found, and `meter` shows a bar.
 3. `versions` has several versions of the function: planned by the values that exist, or by all, and with its loops
    opened (`loops`). For each, `gradient` traces the gradient step, and `joint` makes a `graph` of it: nodes that need
    and make values. What a node costs is in `cost`; bytes are those of one device (`devices`).

@@ -35,7 +35,7 @@ from ..programs.references import made_in, refuse_references
 from ..programs.rewrite import BUDGETED, program_of
 from ..programs.sizes import format_bytes
 from ..programs.walk import backward_slice, walk
-from .choose import Decision, Planner, Shortage, excess_message, shortage_message
+from .choose import Decision, Planners, Shortage, excess_message, shortage_message
 from .cost import operations
 from .devices import is_unknown
 from .emit import Emitted, Pulled, whole
@@ -191,7 +191,7 @@ class Budgeted:
         self._is_unknown = is_unknown([var.aval for var in body.invars], shardings)
         self._asked, self._budget = budget, budget.bytes
         meter = Meter(name) if budget.progress else None
-        self._planner = Planner(jex.ClosedJaxpr(body, []), shardings, budget.compile, meter, budget.target)
+        self._planners = Planners(jex.ClosedJaxpr(body, []), shardings, budget.compile, meter, budget.target)
         self._reference = made_in(body)
         self._decisions: dict[Pattern, Decision | Shortage] = {}
         self._programs: dict[Any, Callable[..., Any]] = {}
@@ -244,7 +244,7 @@ class Budgeted:
         """The plain function, if it meets the budget when all that can be is differentiated."""
         moves = tuple(jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in self._body.invars)
         budget = self._budget // self._lanes.count
-        plain = self._planner.plain_bytes(Pattern(moves, self._guess, self._lanes), budget)
+        plain = self._planners.of(Pattern(moves, self._guess, self._lanes)).plain_bytes(budget)
         if plain is None or plain > budget:
             needed = "" if plain is None else f" ({format_bytes(plain)} of {format_bytes(budget)})"
             reason = f"The plain gradient does not fit{needed}, so that the function gets a derivative rule"
@@ -262,7 +262,7 @@ class Budgeted:
                     "explicit axes.",
                     PolicyWarning,
                 )
-            found = self._planner.decide(pattern, self._budget)
+            found = self._planners.of(pattern).decide(self._budget)
             self._decisions[pattern] = found
             if isinstance(found, Decision):
                 self._record(found)
@@ -282,7 +282,7 @@ class Budgeted:
         return self._pulled.setdefault(pattern, pulled)
 
     def _record(self, found: Decision) -> None:
-        is_plain, target = found.program is None, self._planner.target
+        is_plain, target = found.program is None, self._planners.target
         where = "" if target.is_here else str(target)
         chosen = FunctionChoice(self._name, found.planned, found.compiled, found.cost, is_plain, self._budget, where)
         self._asked.record(chosen)
@@ -290,7 +290,7 @@ class Budgeted:
 
     def _warn(self, found: Decision) -> None:
         if found.compiled is not None and found.compiled > self._budget:
-            warn(excess_message(self._asked.size, found, self._planner.target), PolicyWarning)
+            warn(excess_message(self._asked.size, found, self._planners.target), PolicyWarning)
 
     def _first(self, moves: tuple[bool, ...]) -> Callable[..., tuple[list[Any], list[Any]]]:
         """The forward pass of the plan; what it keeps has no tangent: the linear equation starts from the inputs."""
@@ -417,7 +417,7 @@ class Budgeted:
         if isinstance(found.program, Emitted):
             step = whole(found.program, len(primals))
         else:
-            step = (found.program or self._planner.versions(pattern).first).plain_step
+            step = (found.program or self._planners.of(pattern).versions.first).plain_step
         primals, cts = _jax.barrier((primals, list(cts)))
         return list(self._compiled(("step", pattern), step)(*primals, *cts)[n:])
 
