@@ -14,6 +14,8 @@ from statetransform import RandomState, policies, transform
 # What JAX 0.10 needs on the CPU is tested with newer releases as well.
 from statetransform._memory.plans import barriers, emit
 
+from .compilers import KEEPS_BARRIERS
+
 
 @pytest.fixture
 def without_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,3 +88,19 @@ def test_random_numbers_are_drawn_again_and_lanes_are_mapped_without_barriers() 
         ours, plain = gradients(transform.checkpoint(f, policy=budget)), gradients(f)
         assert not budget.choices[-1].is_plain  # pyright: ignore[reportAttributeAccessIssue]
         assert jax.tree.all(jax.tree.map(lambda a, b: jnp.allclose(a, b, atol=1e-4), ours, plain))
+
+
+@pytest.mark.skipif(not KEEPS_BARRIERS, reason="the CPU compiler of JAX 0.10 removes barriers")
+def test_what_small_products_are_made_of_waits_for_them() -> None:
+    def loss(ws: Any, x: Any) -> Any:
+        """A network over time: GPUs merge all products with its last weights, and hold all that goes in."""
+        total = jnp.zeros((64, 4))
+        for _ in range(5):
+            x = jnp.tanh(x @ ws[0])
+            total = total + x @ ws[1]
+        return (jax.nn.softmax(total) ** 2).sum()
+
+    ws, x = (jnp.ones((16, 16)), jnp.ones((16, 4))), jnp.ones((64, 16))
+    f = transform.checkpoint(loss, policy=policies.fit("16KiB", compile=False))
+    lines = jax.jit(jax.grad(f)).lower(ws, x).as_text().splitlines()
+    assert sum(line.endswith(": tensor<64x4xf32>, tensor<64x16xf32>") for line in lines) == 4  # all but the last one

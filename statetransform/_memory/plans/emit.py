@@ -7,7 +7,8 @@ operand costs compile time in every barrier that it goes through. Between two ba
 like, so there are more where much is alive, and where the plan has no room for another order.
 
 In the forward pass each cheap value that is read behind a later product, such as the sum along a stack of layers, gets
-a barrier of its own. Otherwise compilers compute it again where it is read, and hold what it is made of up to there.
+a barrier of its own, and so does each product that is smaller than what it is made of. Otherwise compilers compute it
+again, or only, where it is read, and hold what it is made of up to there.
 For a compiler that removes barriers see `barriers`.
 """
 
@@ -133,18 +134,25 @@ class Emitted:
         return found
 
     def _apart(self) -> dict[int, list[Any]]:
-        """The cheap values of the forward pass that are read behind a later product, by the run that makes them."""
+        """What is read behind a later product of the forward pass, by its run: if cheap, or a small product.
+
+        A sum of small products, as of what a network returns over time, is one fusion on the CPU; GPUs merge them to
+        one product. So what they are made of waits for them.
+        """
         graph, sequence = self._joint.graph, self._sequence[: self._split]
         last = {v: t for t, i in enumerate(sequence) for v in graph.nodes[i].inputs}
+        ends, size = {v: end for v, _, end in self._lives}, lambda values: sum(graph.sizes[v] for v in values)
         products = np.cumsum([graph.nodes[i].is_product for i in sequence])
         found = dict[int, list[Any]]()
         for t, i in enumerate(sequence):
             node = graph.nodes[i]
-            if node.eqns[-1].primitive.name not in cost.ELEMENTWISE:
+            is_small = node.is_product and size(node.outputs) < size(node.inputs)
+            if not is_small and node.eqns[-1].primitive.name not in cost.ELEMENTWISE:
                 continue
             far = [v for v in node.outputs if last.get(v, 0) > t and products[last[v] - 1] > products[t]]
             if far:
-                found[t] = [self._joint.variables[v] for v in far]
+                waiting = [v for v in node.inputs if ends.get(v, 0) > t] if is_small else []
+                found[t] = [self._joint.variables[v] for v in (*far, *waiting)]
         return found
 
     def _barriers(self) -> dict[int, tuple[list[Any], list[Any]]]:
