@@ -9,7 +9,7 @@ import jax
 
 from .context import Context
 from .loops.budget import MemoryBudget
-from .plans.differentiate import planned
+from .plans.calls import planned
 from .policies._apply import checkpointed
 from .policies._loops import Loops
 from .policies._policy import Policy, names_of

@@ -1,7 +1,7 @@
 """A byte budget for any function. The files in the order in which a plan goes through them:
 
-1. `differentiate` gives the function a derivative that runs by a plan. It asks `choose` which one, for each pattern of
-   inputs that are differentiated.
+1. `calls` traces the function, and `differentiate` gives it a derivative that runs by a plan. `decisions` has one for
+   each pattern of inputs that are differentiated.
 2. `choose` takes the plain gradient step if it fits as compiled, else the first of the `candidates` that does.
    `measured` compiles them, and has `existing` read from the compiled plain step which values exist. `plan_cache`
    remembers what was found, and `meter` shows a bar.

@@ -9,161 +9,32 @@ cotangents than was thought, the others' are zero. Where others have, the forwar
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import itertools
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
 
 from ... import _jax
-from ..._base.errors import BudgetError, PolicyWarning
+from ..._base.errors import PolicyWarning
 from ..._base.sites import warn
 from ..._jax import zero_tangent
-from ..context import Context, Lanes
-from ..loops.arrays import merge, pick
+from ..context import Lanes
 from ..loops.budget import MemoryBudget
-from ..loops.choice import FunctionChoice
 from ..loops.lanes import lanes_first, noticed
 from ..loops.linear import Linear
-from ..loops.others import with_reversible_loops
 from ..programs.references import made_in, refuse_references
-from ..programs.rewrite import BUDGETED, program_of
+from ..programs.rewrite import BUDGETED
 from ..programs.sizes import format_bytes
-from ..programs.walk import backward_slice, walk
-from .choose import Decision, Planners, Shortage, excess_message, shortage_message
-from .cost import operations
-from .devices import is_unknown
+from ..programs.walk import walk
+from .choose import Decision, Shortage
+from .decisions import Decisions
 from .emit import Emitted, Pulled, whole
 from .gradient import Pattern
-from .meter import Meter
 from .versions import Version
 
-logger = logging.getLogger("statetransform")
-
 Leaves = Sequence[Any]
-
-_PARTS = 0.01  # of the work of a loss, which its parts may take besides: what a plan may have too much of it
-
-
-def planned(fun: Callable[..., Any], budget: MemoryBudget, context: Context) -> Callable[..., Any]:
-    """A pure function whose gradient keeps its intermediates within a budget.
-
-    Args:
-      fun: a function of pytrees of arrays.
-      budget: the budget, which records what is chosen.
-      context: what is around the call.
-
-    Returns:
-      The function, with the same values and derivatives.
-    """
-
-    @functools.wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        traced, shapes, leaves = program_of(fun, args, kwargs)
-        closed = with_reversible_loops(traced, max(budget.bytes // context.lanes.count, 1))
-        flags = jax.tree.leaves(jax.tree.broadcast(context.active, shapes))
-        body, consts = _jax.without_constvars(closed)
-        name = getattr(fun, "__name__", type(fun).__name__)
-        context.depend()
-        out = _Call(name, body, budget, _guess(body, flags), context)(consts, leaves)
-        return jax.tree.unflatten(jax.tree.structure(shapes), out)
-
-    return call
-
-
-def _guess(body: Any, flags: list[bool]) -> tuple[bool, ...]:
-    """Which outputs will have cotangents: of a loss with other things, the loss; otherwise all that can.
-
-    The parts of a loss may be figures to look at, or summed by the caller. If they are hardly more work than the first
-    of them, they count as the loss: with cotangents of zero they are hardly more work, either.
-    """
-    can = [jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in body.outvars]
-    likely = [wanted and flag for wanted, flag in zip(can, flags, strict=True)]
-    if not any(likely):
-        return tuple(can)
-    some = list(itertools.compress(body.outvars, likely))
-    if not likely[0] or some[0].aval.shape or len(some) == 1:
-        return tuple(likely)
-    work = lambda outputs: sum(map(operations, backward_slice(body, outputs)))
-    if not any(var.aval.shape for var in some) and work(some) <= (1 + _PARTS) * work(some[:1]):
-        return tuple(likely)
-    return tuple(i == 0 for i in range(len(can)))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Call:
-    """A call of a flat function under a budget.
-
-    Where a gradient is around lanes, they become part of the function: what they share has one gradient.
-
-    Attributes:
-      name: of the function.
-      body: an open jaxpr without constants.
-      budget: the budget.
-      guess: which outputs are expected to have cotangents.
-      context: what is around the call.
-    """
-
-    name: str
-    body: Any
-    budget: MemoryBudget
-    guess: tuple[bool, ...]
-    context: Context
-
-    def __call__(self, consts: Leaves, leaves: Leaves) -> list[Any]:
-        inputs = [*consts, *leaves]
-        lanes = self.context.lanes.of(len(inputs), len(consts))
-        call = dataclasses.replace(self, context=dataclasses.replace(self.context, lanes=lanes))
-        if lanes.is_innermost and not self.body.effects and made_in(self.body) is None:
-            return _lanes_p.bind(*inputs, call=call)
-        return call.alone(*inputs)
-
-    def alone(self, *inputs: Any) -> list[Any]:
-        """Runs the function, differentiably, for one lane."""
-        shardings = tuple(map(self.context.sharding_of, inputs))
-        return Budgeted(self.name, self.body, self.budget, self.guess, shardings, self.context.lanes)(*inputs)
-
-    def plain(self, *inputs: Any) -> list[Any]:
-        """The function itself."""
-        return _jax.eval_jaxpr(self.body, (), *inputs)
-
-    def jvp(self, primals: Leaves, dots: Leaves) -> tuple[list[Any], list[Any]]:
-        """The outputs and their tangents."""
-        is_moving = [dot is not None for dot in dots]
-        run = lambda *some: self.alone(*merge(primals, is_moving, some))
-        out, dots = jax.jvp(run, pick(primals, is_moving), pick(dots, is_moving))
-        return out, [dot if jnp.issubdtype(y.dtype, jnp.inexact) else None for y, dot in zip(out, dots, strict=True)]
-
-    def of_lanes(self, lanes: dict[str, Any], operands: Leaves, axes: Leaves) -> tuple[list[Any], list[int | None]]:
-        """The call of the function of all lanes."""
-        differs, axes = list[bool](), tuple(axes)
-
-        def look(*inputs: Any) -> None:
-            out = self.plain(*inputs)
-            with _jax.take_current_trace() as trace:
-                differs.extend(_jax.is_batched(y, trace) for y in out)
-
-        jax.eval_shape(jax.vmap(look, in_axes=axes, **lanes), *operands)
-        out_axes = [0 if differ else None for differ in differs]
-        together = jax.vmap(self.plain, in_axes=axes, out_axes=out_axes, **lanes)
-        body, consts = _jax.without_constvars(jax.make_jaxpr(together)(*operands))
-        context = dataclasses.replace(self.context, lanes=Lanes.around(operands))
-        return _Call(self.name, body, self.budget, self.guess, context)(consts, operands), out_axes
-
-
-_lanes_p = jex.Primitive("budget_in_lanes")
-_jax.define(
-    _lanes_p,
-    run=lambda *inputs, call: call.alone(*inputs),
-    types=lambda *inputs, call: [var.aval for var in call.body.outvars],
-    jvp=lambda primals, dots, *, call: call.jvp(primals, dots),
-    batch=lambda lanes, _, operands, axes, *, call: call.of_lanes(lanes, operands, axes),
-)
 
 
 class Budgeted:
@@ -188,12 +59,8 @@ class Budgeted:
         lanes: Lanes,
     ) -> None:
         self._name, self._body, self._guess, self._lanes = name, body, guess, lanes
-        self._is_unknown = is_unknown([var.aval for var in body.invars], shardings)
-        self._asked, self._budget = budget, budget.bytes
-        meter = Meter(name) if budget.progress else None
-        self._planners = Planners(jex.ClosedJaxpr(body, []), shardings, budget.compile, meter, budget.target)
+        self._decisions = Decisions(name, body, budget, shardings)
         self._reference = made_in(body)
-        self._decisions: dict[Pattern, Decision | Shortage] = {}
         self._programs: dict[Any, Callable[..., Any]] = {}
         self._pulled: dict[Pattern, Pulled] = {}
         self._is_reverse_only = any(site.primitive.startswith("custom_vjp_call") for site in walk(body))
@@ -216,8 +83,8 @@ class Budgeted:
             if not any(moves):
                 return lanes_first(out := self.plain(*primals)), [zero_tangent(y) for y in out]
             pattern = Pattern(moves, self._guess, self._lanes)
-            found, passes = self.decision(pattern), self._passes(pattern)
-            primals = noticed(self._lanes.axes, functools.partial(self._notice, found))(list(primals))
+            found, passes = self._decisions.of(pattern), self._passes(pattern)
+            primals = noticed(self._lanes.axes, functools.partial(self._decisions.notice, found))(list(primals))
             if isinstance(found, Decision) and not isinstance(found.program, Emitted) and passes is None:
                 out, dots = self._jvp_of(self._by_hand(pattern, found.program), moves, primals, tangents)
                 return lanes_first(out), dots
@@ -227,51 +94,20 @@ class Budgeted:
         run.defjvp(rule, symbolic_zeros=True)
         return list(run(*inputs))
 
-    def _notice(self, found: Decision | Shortage, lanes: int) -> None:
-        """Says that there are more lanes than were known when the gradient was planned, if they are too many."""
-        size = found.least if isinstance(found, Shortage) else found.compiled or found.planned
-        if lanes * size <= self._budget:
-            return
-        warn(
-            f"checkpoint: {self._name} was planned within {format_bytes(self._budget)}, and got {lanes} lanes of "
-            f"`vmap` later, each of which takes {format_bytes(size)}. A budget counts the lanes that are known where "
-            "the function is called: put `jit` around `vmap`, or give a lane its part, "
-            f"{format_bytes(max(self._budget // lanes, 1))}.",
-            PolicyWarning,
-        )
-
     def _with_references(self, inputs: Leaves) -> list[Any]:
         """The plain function, if it meets the budget when all that can be is differentiated."""
         moves = tuple(jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in self._body.invars)
-        budget = self._budget // self._lanes.count
-        plain = self._planners.of(Pattern(moves, self._guess, self._lanes)).plain_bytes(budget)
+        budget = self._decisions.budget // self._lanes.count
+        plain = self._decisions.planners.of(Pattern(moves, self._guess, self._lanes)).plain_bytes(budget)
         if plain is None or plain > budget:
             needed = "" if plain is None else f" ({format_bytes(plain)} of {format_bytes(budget)})"
             reason = f"The plain gradient does not fit{needed}, so that the function gets a derivative rule"
             refuse_references("checkpoint", self._reference, reason)
         return self.plain(*inputs)
 
-    def decision(self, pattern: Pattern) -> Decision | Shortage:
-        """What the budget leads to, found once for each pattern."""
-        if pattern not in self._decisions:
-            if self._is_unknown:
-                warn(
-                    f"checkpoint: where {self._name} is planned, it is not known how its arguments are sharded, so the "
-                    f"budget of {format_bytes(self._budget)} counts the bytes of all devices together. Use "
-                    "`transform.jit`, give the arguments to the checkpointed function as they are, or use a mesh with "
-                    "explicit axes.",
-                    PolicyWarning,
-                )
-            found = self._planners.of(pattern).decide(self._budget)
-            self._decisions[pattern] = found
-            if isinstance(found, Decision):
-                self._record(found)
-                self._warn(found)
-        return self._decisions[pattern]
-
     def _passes(self, pattern: Pattern) -> Emitted | Pulled | None:
         """Both passes, if they are planned, or if JAX cannot push tangents through the program in lanes."""
-        found = self.decision(pattern)
+        found = self._decisions.of(pattern)
         if isinstance(found, Shortage):
             return None
         if isinstance(found.program, Emitted):
@@ -280,17 +116,6 @@ class Budgeted:
             return None
         pulled = Pulled(self._by_hand(pattern, found.program), pattern.inputs, pattern.outputs)
         return self._pulled.setdefault(pattern, pulled)
-
-    def _record(self, found: Decision) -> None:
-        is_plain, target = found.program is None, self._planners.target
-        where = "" if target.is_here else str(target)
-        chosen = FunctionChoice(self._name, found.planned, found.compiled, found.cost, is_plain, self._budget, where)
-        self._asked.record(chosen)
-        logger.info("checkpoint: %s", chosen)
-
-    def _warn(self, found: Decision) -> None:
-        if found.compiled is not None and found.compiled > self._budget:
-            warn(excess_message(self._asked.size, found, self._planners.target), PolicyWarning)
 
     def _first(self, moves: tuple[bool, ...]) -> Callable[..., tuple[list[Any], list[Any]]]:
         """The forward pass of the plan; what it keeps has no tangent: the linear equation starts from the inputs."""
@@ -399,9 +224,9 @@ class Budgeted:
         return backward
 
     def _pull(self, pattern: Pattern, primals: Leaves, kept: Leaves, cts: Leaves) -> list[Any]:
-        found = self.decision(pattern)
+        found = self._decisions.of(pattern)
         if isinstance(found, Shortage):
-            raise BudgetError(shortage_message(self._asked.size, found), least=found.least)
+            raise self._decisions.refuse(found)
         passes = self._passes(pattern)
         if pattern.outputs == self._guess and passes is not None:
             return self._compiled(("backward", pattern), passes.backward)(primals, kept, cts)
@@ -417,7 +242,7 @@ class Budgeted:
         if isinstance(found.program, Emitted):
             step = whole(found.program, len(primals))
         else:
-            step = (found.program or self._planners.of(pattern).versions.first).plain_step
+            step = (found.program or self._decisions.planners.of(pattern).versions.first).plain_step
         primals, cts = _jax.barrier((primals, list(cts)))
         return list(self._compiled(("step", pattern), step)(*primals, *cts)[n:])
 
