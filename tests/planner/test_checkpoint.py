@@ -101,7 +101,6 @@ def test_a_cotangent_may_come_to_any_output(which: str) -> None:
     assert_close(ours(out), theirs(out))
 
 
-@pytest.mark.filterwarnings("error:checkpoint. .* was planned for:statetransform.policies.PolicyWarning")
 @pytest.mark.parametrize("which", ["both", "the second"])
 def test_the_parts_of_a_loss_have_one_plan_whichever_are_differentiated(which: str) -> None:
     def parts(x: Any, ws: Any) -> Any:
@@ -118,9 +117,27 @@ def test_the_parts_of_a_loss_have_one_plan_whichever_are_differentiated(which: s
     assert len(budget.choices) == 1
 
 
+def test_a_step_is_planned_for_the_state_that_the_next_one_reads() -> None:
+    def run(policy: Any, ws: Any) -> Any:
+        h = State(X, name="h")
+
+        def cell(ws: Any) -> Any:
+            for w in ws:
+                h.value = jnp.tanh(h.value @ w)
+            return h.value * 2
+
+        step = cell if policy is None else fitting(cell, policy)
+        return sum((step(ws) ** 2).sum() for _ in range(3))
+
+    budget = policies.fit("17KiB")
+    gradient = lambda policy: transform.grad(lambda ws: run(policy, ws))(WS)
+    assert_close(gradient(budget), gradient(None))
+    assert len(budget.choices) == 2  # of the first step, where the state is a constant, and of the others
+
+
 @pytest.mark.filterwarnings("default::statetransform.policies.PolicyWarning")
 def test_a_forward_pass_that_runs_twice_is_told() -> None:
-    with pytest.warns(policies.PolicyWarning, match="with_aux was planned for the gradient of its first output"):
+    with pytest.warns(policies.PolicyWarning, match="with_aux was planned for the gradient of the scalar"):
         jax.eval_shape(lambda ws: jax.vjp(lambda ws: fitting(with_aux)(X, ws)[1]["y"], ws)[1](X), WS)
 
 

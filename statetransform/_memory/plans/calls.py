@@ -58,6 +58,7 @@ def planned(fun: Callable[..., Any], budget: MemoryBudget, context: Context) -> 
 def _guess(body: Any, flags: list[bool]) -> tuple[bool, ...]:
     """Which outputs will have cotangents: of a loss with other things, the loss; otherwise all that can.
 
+    What a layer or a step, which returns no scalar, writes to states is likely to be read by what follows.
     The parts of a loss may be figures to look at, or summed by the caller. If they are hardly more work than the first
     of them, they count as the loss: with cotangents of zero they are hardly more work, either.
     """
@@ -66,7 +67,9 @@ def _guess(body: Any, flags: list[bool]) -> tuple[bool, ...]:
     if not any(likely):
         return tuple(can)
     some = list(itertools.compress(body.outvars, likely))
-    if not likely[0] or some[0].aval.shape or len(some) == 1:
+    if some[0].aval.shape:
+        return tuple(can)
+    if not likely[0] or len(some) == 1:
         return tuple(likely)
     work = lambda outputs: sum(map(operations, backward_slice(body, outputs)))
     if not any(var.aval.shape for var in some) and work(some) <= (1 + _PARTS) * work(some[:1]):

@@ -233,9 +233,9 @@ class Budgeted:
         # Other outputs have cotangents than was thought: what was kept does not fit, so the forward pass runs again.
         if pattern.outputs != self._guess:
             warn(
-                f"checkpoint: {self._name} was planned for the gradient of its first output, a scalar, and others are "
-                "differentiated, too. So its forward pass runs twice, and may need more than the budget. Return the "
-                "scalar behind the others, or give `grad` a function that returns the sum.",
+                f"checkpoint: {self._name} was planned for the gradient of the scalar that it returns first, and other "
+                "outputs, or states that it writes, are differentiated, too. So its forward pass runs twice, and may "
+                "need more than the budget. Make what follows, up to the loss, a part of the function.",
                 PolicyWarning,
             )
         n = len(pattern.outputs)
