@@ -30,6 +30,7 @@ from .graph import Graph
 from .joint import Joint
 from .run import DRAWN, Count, Run
 from .simulate import lifetimes, profile, split_of
+from .tricks import APART, DRAWS, FORMS, MOVED, OFTEN, ROOM
 
 # Where much is alive there is a barrier before each run, or in long plans before every few, as each costs compile time:
 # the same step compiles to other bytes in another program where compilers have a choice.
@@ -57,7 +58,8 @@ class Emitted:
         used |= {v for a in joint.gradients for v in joint.values_of(a) if v not in _made(joint.graph, sequence[s:])}
         self.kept: list[int] = sorted({v for v, first, _ in lives if first < s and v in used})
         kept = {joint.variables[v] for v in self.kept}  # as they are: the backward pass begins with them
-        self._lives, self._forms = lives, {var: form for var, form in forms(joint).items() if var not in kept}
+        formed = forms(joint) if FORMS.is_on else {}
+        self._lives, self._forms = lives, {var: form for var, form in formed.items() if var not in kept}
         self._ends = _only_for_scalars(joint, sequence[:s], {*self.kept})
         # Where loops are in the place of barriers, they cost more, and what is given would be copied for them.
         self._has_loops = not keeps_barriers()
@@ -94,7 +96,8 @@ class Emitted:
         return counted
 
     def _run_forward(self, run: Run) -> list[Any]:
-        draws, apart = ({}, {}) if self._has_loops else (self._draws(), self._apart())
+        draws = self._draws() if DRAWS.is_on and not self._has_loops else {}
+        apart = self._apart() if APART.is_on and not self._has_loops else {}
         for t, i in enumerate(self._sequence[: self._split]):
             if t in draws:
                 run.tie(*draws[t])
@@ -174,8 +177,9 @@ class Emitted:
         for t, i in enumerate(sequence[split:], split):
             node = graph.nodes[i]
             room -= node.scratch + sum(graph.sizes[v] for v in node.outputs if v not in node.inplace)
-            is_long = t - max([split, *found[-1:]]) >= stretch and self._live[t] >= _MUCH * most
-            if (i in done and not was_again) or ((room < 0 or is_long) and not self._has_loops):
+            is_full = ROOM.is_on and room < 0
+            is_long = OFTEN.is_on and t - max([split, *found[-1:]]) >= stretch and self._live[t] >= _MUCH * most
+            if (i in done and not was_again) or ((is_full or is_long) and not self._has_loops):
                 found.append(t)
                 room = most - int(self._live[t])
             was_again = i in done
@@ -209,7 +213,7 @@ class Emitted:
     def _copied(self, i: int) -> list[Any]:
         """The given variables that are copied for a node, moved or repeated: at the start and for all, if not tied."""
         joint = self._joint
-        if self._has_loops:
+        if self._has_loops or not MOVED.is_on:
             return []
         eqns = joint.graph.nodes[i].eqns
         copied = [

@@ -31,6 +31,7 @@ from ..targets import Target, target_of
 from .checkpoints import Checkpoints
 from .existing import Held
 from .solve import Plan
+from .tricks import switched_off
 
 logger = logging.getLogger("statetransform")
 
@@ -179,7 +180,7 @@ def _code() -> str:
 
 def fingerprint(target: Target, shardings: Sequence[Any], *closed: Any) -> str:
     """A text that is the same in every process for the same target, shardings of inputs, jaxprs and versions."""
-    parts = [target.fingerprint, metadata.version("jax"), *map(str, shardings), _code()]
+    parts = [target.fingerprint, metadata.version("jax"), *map(str, shardings), _code(), *switched_off()]
     for one in closed:
         _add(parts, _jax.opened(one))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

@@ -21,6 +21,7 @@ from . import cost
 from .barriers import behind, has_number, tied
 from .joint import Joint
 from .pools import is_unpooled, unpooled
+from .tricks import FILLS
 
 DRAWN = 16  # a node that writes so many times what it reads is treated as a random draw
 # These compute equal numbers where they use them.
@@ -90,7 +91,7 @@ class Run:
     def _bind(self, eqn: Any) -> Sequence[Any]:
         inputs = [self.read(atom) for atom in eqn.invars]
         with _jax.in_place_of(eqn):
-            if eqn.primitive.name not in _READS_NUMBERS:
+            if FILLS.is_on and eqn.primitive.name not in _READS_NUMBERS:
                 self._delay(eqn, inputs)
             if eqn.primitive.name == "scan":
                 return _with_late_stacks(eqn, inputs, self._late)
