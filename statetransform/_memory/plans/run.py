@@ -21,7 +21,7 @@ from . import cost
 from .barriers import behind, has_number, tied
 from .joint import Joint
 from .pools import is_unpooled, unpooled
-from .tricks import FILLS
+from .tricks import FILLS, POOLS
 
 DRAWN = 16  # a node that writes so many times what it reads is treated as a random draw
 # These compute equal numbers where they use them.
@@ -95,7 +95,7 @@ class Run:
                 self._delay(eqn, inputs)
             if eqn.primitive.name == "scan":
                 return _with_late_stacks(eqn, inputs, self._late)
-            if is_unpooled(eqn):
+            if POOLS.is_on and is_unpooled(eqn):
                 cotangent, x = inputs
                 return [unpooled(eqn.params, cotangent, x)]
             return _jax.bind(eqn.primitive, inputs, eqn.params)

@@ -43,8 +43,8 @@ DRAWS = Trick(
 )
 APART = Trick(
     "apart",
-    "A barrier behind each cheap value of the forward pass that is read behind a later product, such as the sum along "
-    "a stack of layers: compilers compute it again where it is read, and hold what it is made of up to there.",
+    "A barrier behind each cheap value and small product of the forward pass that is read behind a later product, as "
+    "the sum along a stack of layers is: compilers compute it where it is read, and hold what it is made of so long.",
     ("layers with norms",),
 )
 OFTEN = Trick(
@@ -75,8 +75,14 @@ FILLS = Trick(
     "make all of them at the start.",
     ("numbers that sorting puts in order", "a graph network"),
 )
+POOLS = Trick(
+    "pools",
+    "The gradient of max pooling by elementwise operations: compilers scatter, with arrays of integers as large as "
+    "what is pooled, and make those of all layers at the start.",
+    ("convolutions with pooling",),
+)
 
-TRICKS = (DRAWS, APART, OFTEN, ROOM, MOVED, FORMS, FILLS)
+TRICKS = (DRAWS, APART, OFTEN, ROOM, MOVED, FORMS, FILLS, POOLS)
 
 
 @contextlib.contextmanager
