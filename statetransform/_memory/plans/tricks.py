@@ -67,7 +67,7 @@ MOVED = Trick(
 FORMS = Trick(
     "forms",
     "A gradient that is read through a transpose only is turned right away: compilers hold both for a while.",
-    ("parts of a gradient that are added as they come",),
+    ("parts of a gradient that are added as they come", "a loop that reads the data of a batch from where it is"),
 )
 FILLS = Trick(
     "fills",
