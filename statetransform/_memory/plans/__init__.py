@@ -13,6 +13,6 @@
    uses the memory that is left.
 5. `simulate` counts the bytes that a plan has alive at each step, from when each value is alive (`liveness`).
 6. `emit` makes programs of a plan, a forward pass and a backward pass, which `run` their nodes; `barriers` keep their
-   order. A value that is read in another order or shape alone is made in that (`forms`), and the gradient of max
-   pooling by elementwise operations (`pools`).
+   order. What they do besides against compilers is listed in `tricks`: a value that is read in another order or shape
+   alone is made in that (`forms`), and the gradient of max pooling by elementwise operations (`pools`).
 """
