@@ -30,7 +30,7 @@ from .graph import Graph
 from .joint import Joint
 from .run import DRAWN, Count, Run
 from .simulate import lifetimes, profile, split_of
-from .tricks import APART, DRAWS, FORMS, MOVED, OFTEN, ROOM
+from .tricks import ANCHORS, APART, DRAWS, FORMS, MOVED, OFTEN, ROOM
 
 # Where much is alive there is a barrier before each run, or in long plans before every few, as each costs compile time:
 # the same step compiles to other bytes in another program where compilers have a choice.
@@ -204,7 +204,7 @@ class Emitted:
     def _anchors(self, i: int) -> list[Any]:
         """For a node that is made of given variables only: the smallest of them."""
         node = self._joint.graph.nodes[i]
-        if node.inputs:
+        if node.inputs or not ANCHORS.is_on:
             return []
         read = self._joint.roots([atom for eqn in node.eqns for atom in eqn.invars])
         given = [var for var in read if var in self._joint.given]

@@ -1,13 +1,13 @@
 """Runs the nodes of a plan one by one, or counts their operations.
 
 Views are made where they are used. What compilers would make at the start, as it depends on nothing, is made when it is
-its turn: arrays of equal numbers, and those in which a scan stacks its outputs.
+its turn: arrays of equal numbers.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -93,8 +93,6 @@ class Run:
         with _jax.in_place_of(eqn):
             if FILLS.is_on and eqn.primitive.name not in _READS_NUMBERS:
                 self._delay(eqn, inputs)
-            if eqn.primitive.name == "scan":
-                return _with_late_stacks(eqn, inputs, self._late)
             if POOLS.is_on and is_unpooled(eqn):
                 cotangent, x = inputs
                 return [unpooled(eqn.params, cotangent, x)]
@@ -113,13 +111,13 @@ class Run:
             (found,) = _jax.bind(view.primitive, [number] if view.invars else [], view.params)
             inputs[k] = found if view.invars else found + number
 
-    def _late(self, inputs: Sequence[Any], number: Any, aval: Any, length: int = 1) -> Any:
+    def _late(self, inputs: Sequence[Any], number: Any, aval: Any) -> Any:
         """A number, to fill arrays of a type with, behind some inputs and the last large value that is alive.
 
         The inputs may be there from the start, as indices are. So no compiler knows the number before the value is
         there. Values of integers do not count, since they may be made of constants.
         """
-        number, size = np.asarray(number, aval.dtype), length * cost.nbytes(aval)
+        number, size = np.asarray(number, aval.dtype), cost.nbytes(aval)
         alive = {self._joint.variables[v] for v, first, last in self._lives if first < self._now <= last}
         varies_as = lambda x: _jax.varying_axes(x) <= _jax.varying_axes(aval)
         is_large = lambda x: DRAWN * cost.nbytes(jax.typeof(x)) >= size and jnp.issubdtype(x.dtype, jnp.inexact)
@@ -164,31 +162,6 @@ class Count(Run):
 
     def _barrier(self, values: list[Any]) -> list[Any]:
         return values
-
-
-def _with_late_stacks(eqn: Any, inputs: Sequence[Any], late: Callable[..., Any]) -> list[Any]:
-    """A scan that makes the arrays that it stacks its outputs in when it runs, not at the start."""
-    body, consts = _jax.opened(eqn.params["jaxpr"]), _jax.consts_of(eqn.params["jaxpr"])
-    n_consts, n_carry = cost.counts_of_scan(eqn)
-    own, init, xs = inputs[:n_consts], list(inputs[n_consts : n_consts + n_carry]), list(inputs[n_consts + n_carry :])
-    length = eqn.params["length"]
-
-    def stack(aval: Any) -> Any:
-        if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
-            return _jax.zeros(aval, (length,))
-        return _jax.zeros(aval, (length,), late(inputs, 0, aval, length))
-
-    def step(state: Any, x: Any) -> Any:
-        (i, *xs), (carry, stacks) = x, state
-        out = _jax.eval_jaxpr(body, consts, *own, *carry, *xs)
-        rows = zip(stacks, out[n_carry:], strict=True)
-        return (out[:n_carry], [lax.dynamic_update_index_in_dim(ys, y, i, 0) for ys, y in rows]), None
-
-    stacks = [stack(var.aval) for var in body.outvars[n_carry:]]
-    places = jnp.arange(length, dtype=jnp.int32)
-    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    carry, stacks = lax.scan(step, (init, stacks), [places, *xs], **options)[0]
-    return [*carry, *stacks]
 
 
 def _is_fill(view: Any) -> bool:

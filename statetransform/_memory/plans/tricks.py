@@ -64,6 +64,11 @@ MOVED = Trick(
     "these copies at the start and for both passes.",
     ("patches of images", "a weight that a reduction repeats", "experts"),
 )
+ANCHORS = Trick(
+    "anchors",
+    "Barriers tie the smallest input of what is computed again from inputs alone: nothing else keeps it behind them.",
+    ("a loop that reads the data of a batch from where it is",),
+)
 FORMS = Trick(
     "forms",
     "A gradient that is read through a transpose only is turned right away: compilers hold both for a while.",
@@ -82,7 +87,7 @@ POOLS = Trick(
     ("convolutions with pooling",),
 )
 
-TRICKS = (DRAWS, APART, OFTEN, ROOM, MOVED, FORMS, FILLS, POOLS)
+TRICKS = (DRAWS, APART, OFTEN, ROOM, MOVED, ANCHORS, FORMS, FILLS, POOLS)
 
 
 @contextlib.contextmanager
