@@ -57,6 +57,11 @@ def convolutions(w: jax.Array, x: jax.Array) -> jax.Array:
     return x + jax.nn.relu(convolved(w, x))
 
 
+def batch_normed(w: jax.Array, x: jax.Array) -> jax.Array:
+    y = convolved(w, x)
+    return x + jax.nn.relu((y - y.mean((0, 1, 2))) * jax.lax.rsqrt(y.var((0, 1, 2)) + 1e-5))
+
+
 def stencil(a: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.sin(x * a) + 0.1 * (jnp.roll(x, 1) + jnp.roll(x, -1) - 2 * x)
 
@@ -90,11 +95,12 @@ def names(**shapes: tuple[int, ...]) -> dict[str, Any]:
     return {name: array(*shape) for name, shape in shapes.items()}
 
 
-ROWS = array(1 << 16, 256)
+ROWS, IMAGES = array(1 << 16, 256), array(64, 64, 64, 64)
 STACKS = {
     "dense": Stack(dense, [array(256, 256)] * 8, ROWS),
     "attention": Stack(attention, [names(q=(256, 256), k=(256, 256), v=(256, 256))] * 3, array(64, 512, 256)),
-    "convolutions": Stack(convolutions, [array(3, 3, 64, 64)] * 8, array(64, 64, 64, 64)),
+    "convolutions": Stack(convolutions, [array(3, 3, 64, 64)] * 8, IMAGES),
+    "batch normed": Stack(batch_normed, [array(3, 3, 64, 64)] * 6, IMAGES),
     "stencil": Stack(stencil, [array()] * 12, array(1 << 25)),
     "bodies": Stack(bodies, [array()] * 4, (array(2048, 3), array(2048, 3))),
     "spiking": Stack(spiking, [array(256, 256)] * 10, (ROWS, ROWS)),
