@@ -275,7 +275,7 @@ class CellDescriptor(Cell):
             raise StateTraceError.raw_write(state)
 
     def check_handle_write(self, state: Foreign, value: Any) -> None:
-        """The same for a write by the handle, of which the framework does not know."""
+        """The same for a write by the handle, which the framework does not see."""
         if innermost() is None:
             self.check_raw_write(state, value)
 

@@ -18,7 +18,7 @@ from .installing import waiting
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves and the structure of a pytree, of which nodes and carriers are leaves; the carriers are detached."""
+    """The leaves and the structure of a pytree. Nodes and carriers are leaves, and the carriers are detached."""
     if not node_classes and sys.modules.keys().isdisjoint(waiting):
         return jax.tree.flatten(tree)
     leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_leaf)

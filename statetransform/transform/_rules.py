@@ -52,7 +52,7 @@ class RuleCall:
         bwd(k, res, ct_out) -> (ct_x,)          backward((res, [w]), (ct_out, [ct_n], [])) -> (0, ct_x)
 
     If it runs at once, `w` is no argument. The function and the forward rule read it in their frames, and the forward
-    rule leaves its value to the backward rule all the same.
+    rule still leaves its value to the backward rule.
 
     Args:
       fun: the function.

@@ -38,7 +38,7 @@ def compiled_step(function: Callable[..., Any], version: Version, wants_text: bo
     Args:
       function: the step.
       version: what it is the step of.
-      wants_text: read the compiled program, too.
+      wants_text: also read the compiled program.
     """
     try:
         found = compile_for(version.target, *version.of_lanes(function), version.shardings, is_fast=True)
@@ -99,7 +99,7 @@ class Measured:
         return self._known.held or {}
 
     def _flat(self) -> int | None:
-        """Bytes of the plain step without calls and checkpoints, the text of which is read."""
+        """Bytes of the plain step without calls and checkpoints, whose text is read."""
         first, known = self._first, self._known
         if known.held is None:
             self.begin("compiling the plain step")
