@@ -301,18 +301,22 @@ def same_program() -> None:
 
 
 TABLES = (dispatch, peers, foreign, layers, simulators, eager, eager_checkpoint, cold, same_program)
+BY_NAME = {benchmark.__name__: benchmark for benchmark in (*TABLES, loops, replaced, examples)}
 
 
 def main() -> None:
-    print(f"JAX {jax.__version__} on {jax.default_backend()}, statetransform {st.__version__}")
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("benchmarks", nargs="*", help="which to run; all, if none is named")
+    names = ", ".join(BY_NAME)
+    parser.add_argument("benchmarks", nargs="*", help=f"which to run: {names}; all, if none is named")
     parser.add_argument("--report", type=pathlib.Path, help="writes the tables to this page of the documentation, too")
     parser.add_argument("--pages", type=pathlib.Path, nargs="+", help="puts the tables that they show up to date")
     options = parser.parse_args()
     chosen = options.benchmarks
-    for benchmark in (*TABLES, loops, replaced, examples):
-        if not chosen or benchmark.__name__ in chosen:
+    if unknown := [name for name in chosen if name not in BY_NAME]:
+        parser.error(f"no benchmark is called {unknown[0]!r}. There are {names}.")
+    print(f"JAX {jax.__version__} on {jax.default_backend()}, statetransform {st.__version__}")
+    for name, benchmark in BY_NAME.items():
+        if not chosen or name in chosen:
             with contextlib.suppress(KeyboardInterrupt):
                 benchmark()
     if options.report is not None:

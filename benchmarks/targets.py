@@ -180,10 +180,11 @@ def publish(found: dict[str, Any], page: pathlib.Path) -> None:
 def main() -> None:
     """Measures, and writes the rows with versions and date."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cards", nargs="+", default=["cpu", "H100", "v5e:2x2"])
-    parser.add_argument("--programs", nargs="+", default=[*PROGRAMS])
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("targets.json"))
-    parser.add_argument("--report", type=pathlib.Path)
+    cards = ["cpu", "H100", "v5e:2x2"]
+    parser.add_argument("--cards", nargs="+", default=cards, help="names that `st.target` takes, or cpu")
+    parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=[*PROGRAMS], help="which to compile")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("targets.json"), help="a file for the rows")
+    parser.add_argument("--report", type=pathlib.Path, help="puts the rows on this page of the documentation")
     parser.add_argument("--rows", type=pathlib.Path, nargs="+", help="rows printed by earlier runs, to report alone")
     options = parser.parse_args()
     if options.rows:
