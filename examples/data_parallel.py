@@ -2,10 +2,9 @@
 
     python examples/data_parallel.py --steps 300 --batch 1024 --out out
 
-The devices are eight virtual ones of this computer's CPU; on a machine with accelerators,
-omit the flag. A network with batch normalization tells two spirals apart. Its
-running means are states that every step writes; they agree on all devices, and with a run
-on one.
+The devices are eight virtual ones of this computer's CPU, or its accelerators if it has
+some. A network with batch normalization tells two spirals apart. Its running means are
+states that every step writes; they agree on all devices, and with a run on one.
 """
 
 from __future__ import annotations

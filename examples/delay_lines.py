@@ -3,9 +3,9 @@
     python examples/delay_lines.py --steps 2000 --neurons 256 --slots 200 --out out
 
 The axons of a spiking network hold the spikes of the last 200 steps: a buffer that is most
-of the state. What is only written to it and read from it is linear, so the plain gradient
-does not keep it. Whatever stores the state of each step does: `checkpoint="step"` has 2,000
-copies of it. The program compares the ways to checkpoint.
+of the state. Writing to it and reading from it is linear, so the plain gradient does not
+keep it. Whatever stores the state of each step does: `checkpoint="step"` has 2,000 copies
+of it. The program compares the ways to checkpoint.
 """
 
 from __future__ import annotations

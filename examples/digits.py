@@ -1,4 +1,4 @@
-"""Trains a spiking network on handwritten digits, with its state in plain attributes.
+"""Trains a spiking network on handwritten digits, with its state in attributes.
 
     python examples/digits.py --steps 200 --hidden 128 --epochs 12 --out out
 

@@ -2,12 +2,12 @@
 
     python examples/spiking_delays.py --steps 5000 --memory 8MB --out out
 
-Neurons receive the spikes of others after a delay of their own: a ring buffer holds the
-last milliseconds. Synapses change while the network runs: what arrives just before a spike
-grows stronger, what arrives just after it weaker. A network was recorded whose inputs and
-rates of plasticity nobody knows, for its exciting and for its inhibiting neurons. The fit
-makes the recorded spikes likely: the model is led along the recording, and how surprising
-each spike is depends on the membrane, so on the synapses, so on all earlier steps.
+Each spike arrives after a delay: a ring buffer holds the last milliseconds. Synapses change
+while the network runs: one whose spike arrives just before its target's grows stronger, one
+just after it weaker. Only the spikes of the network are known, neither its inputs nor the
+rates of plasticity of its exciting and inhibiting neurons. The fit makes these spikes
+likely: the model follows the recording, and how surprising each spike is depends on the
+membrane, so on the synapses, so on all earlier steps.
 
 Every step writes the matrix of synapses. Storing it 5,000 times is what the budget
 avoids. The optimizer is SciPy's: to it the model is a function of a vector.

@@ -4,10 +4,10 @@
 
 dinosaur solves the primitive equations of the atmosphere (it is the core of NeuralGCM). In
 its test case of Jablonowski and Williamson (2006) a disturbance of the jet grows into a
-chain of storms. The gradient of the pressure in one of them, in the wind at the start,
-says where an observation would have helped most. It runs backwards through the forecast:
-a scan of six-hour windows, with a scan of time steps in each. `policies.loops` treats both
-from outside, beside the checkpoints that dinosaur brings.
+chain of storms. The gradient of the pressure in one of them, with respect to the wind at
+the start, says where an observation would have helped most. It runs backwards through the
+forecast: a scan of six-hour windows, with a scan of time steps in each. `policies.loops`
+checkpoints both without an edit, and the program compares dinosaur's own checkpoints.
 """
 
 from __future__ import annotations
