@@ -15,8 +15,9 @@ def fit(size: int | str, *, compile: bool = True, progress: bool = False, target
 
     Args:
       size: bytes, or a text such as "512 MiB".
-      compile: compile the gradient step, and correct the plan by what the compiler needs; the first step takes two
-        to eight times as long as without one. With False the plan is trusted, and nothing is compiled for it.
+      compile: compile the gradient step, and correct the plan by what the compiler needs. The first step then takes
+        2.5 to 15 times as long as without a budget, least for large models. With False the plan is trusted, and
+        nothing is compiled for it.
       progress: show a bar of `tqdm` while planning takes long.
       target: the devices that the plan is for, if they are not there: a :class:`statetransform.Target`, its name
         ("H100"), or devices of a topology. Default: where the arguments are, or what JAX runs on.
