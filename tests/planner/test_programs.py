@@ -145,6 +145,19 @@ def random_numbers_that_are_drawn_where_they_are_used() -> Any:
     return loss, (noise(512, 32), many(8, 32, 32), jax.random.key(0))
 
 
+@program(0.5, by=1, cost=1.25, with_any=False)
+def a_network_that_reads_an_input_at_each_step() -> Any:
+    """The products of the inputs depend on nothing: compilers make those of all steps at the start."""
+
+    def loss(xs: Any, ws: Any) -> Any:
+        h = jnp.zeros((128, 16))
+        for x in xs:
+            h = jnp.tanh(x @ ws[0] + h @ ws[1])
+        return (h**2).mean()
+
+    return loss, (noise(8, 128, 8), (noise(8, 16), noise(16, 16)))
+
+
 @program(0.4, with_any=False)
 def numbers_that_sorting_puts_in_order() -> Any:
     def loss(ws: Any, x: Any) -> Any:

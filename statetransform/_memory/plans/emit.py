@@ -115,9 +115,10 @@ class Emitted:
         return [run.read(atom) for atom in self._joint.gradients]
 
     def _draws(self) -> dict[int, tuple[list[Any], list[Any]]]:
-        """The nodes of the forward pass that make much of next to nothing, each with what the barrier before it ties.
+        """The nodes of the forward pass with a barrier before them, each with what that ties.
 
-        Random numbers depend on a key alone: compilers draw those of all layers at the start.
+        Those that make much of next to nothing, and those that are made of what is given alone. Random numbers depend
+        on a key alone, and products of the inputs on nothing: compilers make those of all layers at the start.
         """
         joint, graph, found = self._joint, self._joint.graph, dict[int, tuple[list[Any], list[Any]]]()
         last = {v: last for v, _, last in self._lives if v not in self._ends}
@@ -128,8 +129,10 @@ class Emitted:
             given = [var for var in joint.roots([a for eqn in node.eqns for a in eqn.invars]) if var in joint.given]
             least = size(node.outputs) // DRAWN
             if size(node.inputs) + sum(cost.nbytes(var.aval) for var in given) >= least:
-                made += node.outputs
-                continue
+                given = self._anchors(i) if least else []
+                if not given:
+                    made += node.outputs
+                    continue
             latest = next((v for v in reversed(made) if graph.sizes[v] >= least and last.get(v, -1) > t), None)
             if latest is not None:
                 values = [joint.variables[v] for v in (latest, *node.inputs)]

@@ -14,7 +14,7 @@ import jax.extend.core as jex
 from ... import _jax
 from ..context import ONE, Lanes
 from ..loops.lanes import is_for_lanes
-from ..programs.rewrite import inlined, without_dead
+from ..programs.rewrite import inlined, sliced, without_dead
 from . import cost
 
 
@@ -76,7 +76,7 @@ def joint_step(closed: Any, pattern: Pattern, seen: Sequence[Any] = ()) -> Any:
 def flattened(step: Any) -> Any:
     """A gradient step without calls, rules of derivatives and what is for lanes, and with nothing dead in its loops."""
     # Nothing differentiates them once more.
-    return without_dead(inlined(step, rules=True, passes=is_for_lanes))
+    return without_dead(sliced(inlined(step, rules=True, passes=is_for_lanes)))
 
 
 def without_equal(flat: Any) -> Any:

@@ -228,6 +228,7 @@ class _Builder:
         groups = self._groups()
         # Forward nodes first; the order within each pass is that of the trace.
         groups.sort(key=lambda group: self.is_backward[group[-1]])
+        groups = self._in_time(groups)
         outputs = set(self._roots_of(self.jaxpr.outvars[: self.n_outputs]))
         gradients = set(self._roots_of(self.jaxpr.outvars[self.n_outputs :])) - outputs
         number: dict[Any, int] = {}
@@ -257,6 +258,25 @@ class _Builder:
             for v in [number[root] for root in self._roots_of([atom]) if root in number]:
                 origins[v] = min(origins.get(v, t), t)
         return Joint(self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views, origins)
+
+    def _in_time(self, groups: list[list[int]]) -> list[list[int]]:
+        """With what the forward pass makes of what is given where it is first read: what it is made of is there anyway.
+
+        Parts of an input are such values, for each step of a loop that is unrolled.
+        """
+        reads = [self._roots_of([a for t in group for a in self.eqns[t].invars]) for group in groups]
+        waiting, order = dict[Any, int](), dict[int, None]()
+        for k, group in enumerate(groups):
+            own = {var for t in group for var in self.eqns[t].outvars}
+            is_forward = not self.is_backward[group[-1]]
+            is_small = not any(self.eqns[t].effects or inner_jaxprs(self.eqns[t]) for t in group)  # inside
+            if is_forward and is_small and own.issuperset(reads[k]):
+                waiting.update(dict.fromkeys(own, k))
+            elif is_forward:
+                order.update(dict.fromkeys(waiting[root] for root in reads[k] if root in waiting))
+                order[k] = None
+        order.update(dict.fromkeys(range(len(groups))))
+        return [groups[k] for k in order]
 
     def _taken(self, drafts: Sequence[tuple[list[int], Any, list[Any]]]) -> set[Any]:
         """The values whose buffers some node can take.

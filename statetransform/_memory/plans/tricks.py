@@ -66,8 +66,9 @@ MOVED = Trick(
 )
 ANCHORS = Trick(
     "anchors",
-    "Barriers tie the smallest input of what is computed again from inputs alone: nothing else keeps it behind them.",
-    ("a loop that reads the data of a batch from where it is",),
+    "Barriers tie the smallest input of what is computed from inputs alone, again or in the forward pass: nothing else "
+    "keeps it behind them, and compilers make the products of the inputs of all steps at the start.",
+    ("a loop that reads the data of a batch from where it is", "a network that reads an input at each step"),
 )
 FORMS = Trick(
     "forms",

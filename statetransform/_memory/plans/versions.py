@@ -13,6 +13,7 @@ import numpy as np
 
 from ... import _jax
 from ..._base.errors import BudgetError
+from ..programs.rewrite import sliced
 from ..targets import Target, target_of
 from .barriers import keeps_barriers
 from .blocks import Row
@@ -113,7 +114,7 @@ class Version:
     def is_flat(self) -> bool:
         """Whether the plain step is the flattened one, so that both compile to the same."""
         primitives = lambda step: [eqn.primitive for eqn in _jax.opened(step).eqns]
-        return self._written is None and primitives(self.step) == primitives(self.flat)
+        return self._written is None and primitives(sliced(self.step)) == primitives(self.flat)
 
     @functools.cached_property
     def joint(self) -> Joint:

@@ -135,6 +135,24 @@ def inlined(
     return _flat(jaxpr, called, None)
 
 
+def sliced(jaxpr: Any) -> Any:
+    """The jaxpr with a slice for each row of an array that is unstacked: compilers see no more than slices.
+
+    >>> import jax, jax.numpy as jnp
+    >>> jaxpr = jax.make_jaxpr(lambda x: sum(x))(jnp.ones((2, 3)))
+    >>> "unstack" in str(sliced(jaxpr))
+    False
+    """
+    return _flat(jaxpr, lambda eqn: _slices(eqn) if eqn.primitive.name == "unstack" else None, None)
+
+
+def _slices(eqn: Any) -> Any:
+    x, axis = eqn.invars[0].aval, eqn.params["axis"]
+    rows = lambda x: [jax.lax.index_in_dim(x, k, axis, keepdims=False) for k in range(x.shape[axis])]
+    with _jax.in_place_of(eqn):
+        return jax.make_jaxpr(rows)(x)
+
+
 def without_dead(jaxpr: Any) -> Any:
     """The jaxpr with nothing in its loops and branches that no output of these depends on.
 
@@ -218,7 +236,8 @@ class _Lines:
             else:
                 # The inside of a library function has the stack of its first call, wherever that was.
                 outer = call or (eqn if is_library_code(_jax.opened(inner)) else None)
-                outputs = self.add(_jax.opened(inner), _jax.consts_of(inner), atoms, outer, relocated)
+                around = relocated if inner_jaxprs(eqn) else None  # slices have the scopes of what they replace
+                outputs = self.add(_jax.opened(inner), _jax.consts_of(inner), atoms, outer, around)
             env.update(zip(eqn.outvars, outputs, strict=True))
         return list(map(read, body.outvars))
 
