@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .emit import Emitted, whole
+from .plan_cache import Known
 from .simulate import profile, split_of
-from .solve import Plan
+from .solve import Curve, Plan, unbeaten
 from .versions import Version
 
 # Nodes of all values, up to which plans are made of these as well, not of those alone that exist. A stencil that is
@@ -83,7 +84,7 @@ class Candidates:
       opened: what makes those with the loops opened with fewer and fewer bytes, None where these are too few; the last
         one makes that with the fewest.
       work: operations of the plain step.
-      rated: the plans of all versions with their figures, as far as they are known from another budget.
+      known: what is known of the step from another budget: curves, and plans with their figures.
     """
 
     def __init__(
@@ -92,35 +93,44 @@ class Candidates:
         by_steps: list[Version],
         opened: list[Callable[[], Version | None]],
         work: float,
-        rated: dict[Any, list[Rated]],
+        known: Known,
     ) -> None:
         self._of_all, self._by_steps, self._opened = straight[-1], by_steps, opened
         self._straight = [straight[0], *[some for some in straight[1:] if len(some.joint.graph.nodes) <= _MANY]]
         self._work = max(work, 1e-9)
-        self._known = rated
+        self._known = known
         self._found: dict[Any, list[Candidate]] = {}
 
     def _candidates(self, kind: str, version: Version, rated: Callable[[Version], Iterator[Rated]]) -> list[Candidate]:
         """Those of a kind and a version, the least work first; their figures are the same for each budget."""
         key = kind, version.recipe
         if key not in self._found:
-            if key not in self._known:
-                self._known[key] = list(rated(version))
-            found = [Candidate(version, *figures) for figures in self._known[key]]
+            if key not in self._known.rated:
+                self._known.rated[key] = list(rated(version))
+            found = [Candidate(version, *figures) for figures in self._known.rated[key]]
             self._found[key] = sorted(found, key=lambda some: some.order)
         return self._found[key]
 
-    def curve(self, version: Version) -> list[Candidate]:
-        """The plans of one version, those with the least work first."""
-        return self._candidates("curve", version, self._rated_curve)
-
-    def _rated_curve(self, version: Version) -> Iterator[Rated]:
+    def curve(self, version: Version) -> Iterator[Candidate]:
+        """The plans of one version, those with the least work and the most bytes first, made as they are asked for."""
         # With loops opened, the plain plan is a plan as well.
         plain = version.solver.plain.sequence if version.recipe[0] != "loops" else None
-        return (self._emitted(version, plan) for plan in version.solver.curve if plan.sequence != plain)
+        made = (
+            Candidate(version, *self._emitted(version, plan)) for plan in self._curve(version).plans(version.solver)
+        )
+        return (
+            some for some in unbeaten(made, lambda some: (some.plan.bytes, some.cost)) if some.plan.sequence != plain
+        )
+
+    def _curve(self, version: Version) -> Curve:
+        curves = self._known.curves
+        return curves.get(version.recipe) or curves.setdefault(version.recipe, Curve(version.solver))
 
     def _emitted(self, version: Version, plan: Plan, at_best: int = 0) -> Rated:
-        return plan, Emitted(version.joint, plan.sequence).cost / self._work, at_best
+        costs, key = self._known.costs, (version.recipe, plan.sequence)
+        if key not in costs:
+            costs[key] = Emitted(version.joint, plan.sequence).cost / self._work
+        return plan, costs[key], at_best
 
     def by_hand(self) -> list[Candidate]:
         """The checkpoints that people write by hand, the least work first."""
@@ -144,12 +154,13 @@ class Candidates:
 
     def within(self, budget: int) -> Iterator[Candidate]:
         """Those that are expected within a budget, the least work first."""
-        ways = [[some for some in self.curve(version) if some.plan.bytes <= budget] for version in self._straight]
-        ways += [[some for some in self.curve(version) if some.plan.bytes <= budget] for version in self._by_steps]
-        ways.append([some for some in self.by_hand() if some.at_best <= budget])
-        iterators = [iter(way) for way in ways]
-        iterators.append(self._within_opened(budget))
-        return heapq.merge(*iterators, key=lambda some: some.order)
+        ways = [self._of_curve_within(version, budget) for version in (*self._straight, *self._by_steps)]
+        ways.append(some for some in self.by_hand() if some.at_best <= budget)
+        ways.append(self._within_opened(budget))
+        return heapq.merge(*ways, key=lambda some: some.order)
+
+    def _of_curve_within(self, version: Version, budget: int) -> Iterator[Candidate]:
+        return (some for some in self.curve(version) if some.plan.bytes <= budget)
 
     def _within_opened(self, budget: int) -> Iterator[Candidate]:
         """Of loops by a schedule: fewer bytes take more work, so that the next version is made when it is asked for.
@@ -159,7 +170,7 @@ class Candidates:
         """
         fits = lambda make: (version := make()) is None or version.solver.plain.bytes <= budget
         first = bisect.bisect_left(self._opened[:-1], True, key=fits)
-        within = lambda version: [some for some in self.curve(version) if some.plan.bytes <= budget]
+        within = lambda version: list(self._of_curve_within(version, budget))
         made = itertools.takewhile(lambda version: version is not None, (make() for make in self._opened[first:-1]))
         last = (make() for make in self._opened[-1:])
         above = list(itertools.takewhile(bool, (within(make()) for make in reversed(self._opened[:first]))))
@@ -175,7 +186,12 @@ class Candidates:
 
     def _rated_least(self, version: Version) -> Iterator[Rated]:
         # Where loops are opened, what is recomputed besides is little.
-        plans = version.solver.curve[-1:] if version.recipe[0] == "loops" else version.solver.least
+        is_opened = version.recipe[0] == "loops"
+        plans = (
+            [some.plan for some in self.curve(version)][-1:]
+            if is_opened
+            else self._curve(version).least(version.solver)
+        )
         return (self._emitted(version, plan, _kept(version, plan)) for plan in plans)
 
 

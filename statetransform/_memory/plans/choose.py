@@ -175,7 +175,7 @@ class Planner:
         straight = versions.straight(self._measured.held() if self._compiles else {})
         self._measured.begin("planning")
         work = versions.first.joint.graph.cost
-        return Candidates(straight, versions.by_steps, list(versions.opened()), work, self._known.rated)
+        return Candidates(straight, versions.by_steps, list(versions.opened()), work, self._known)
 
     def _in_order(self, budget: int, tried: Sequence[tuple[Candidate, MeasuredPlan]]) -> Iterator[Candidate]:
         """Those that are expected within a budget; then, if none of them is, those with the fewest bytes.

@@ -30,7 +30,7 @@ from ... import _jax
 from ..targets import Target, target_of
 from .checkpoints import Checkpoints
 from .existing import Held
-from .solve import Plan
+from .solve import Curve, Plan
 from .tricks import switched_off
 
 logger = logging.getLogger("statetransform")
@@ -84,7 +84,8 @@ class Known:
       held: what each equation of the plain step holds as compiled, by number; None if it was not read.
       answers: the plan for each budget.
       tried: the last plans that were compiled, by their keys.
-      rated: the plans that were found, with their figures, by kind and version; they are not in the file.
+      curves, rated, costs: plans that were found, not in the file: a curve for each version; those by hand, and
+        with the fewest bytes, with their figures; the operations of each over those of the plain step.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -95,7 +96,9 @@ class Known:
         self.answers: dict[int, MeasuredPlan] = {}
         self.held: dict[int, Held] | None = None
         self.tried: dict[Any, MeasuredPlan] = {}
+        self.curves: dict[Any, Curve] = {}
         self.rated: dict[Any, list[tuple[Plan, float, int]]] = {}
+        self.costs: dict[Any, float] = {}
         if file is not None:
             self._read(file)
 

@@ -2,14 +2,19 @@
 
 The plain plan, and those that people write by hand, are brought within fewer and fewer bytes, step by step: what was
 dropped for one step stays dropped for the next. At each step the room that is left is filled. The curve is the best of
-what was found, whatever budget is asked for.
+what was found, whatever budget is asked for. It is followed as far as somebody asks.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+import itertools
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from .blocks import Row, backward_part
 from .checkpoints import Checkpoints, Cuts, by_size, kept_by, plan_of
@@ -21,6 +26,11 @@ _STEP = 0.95  # bytes of one step of the curve over those of the step before
 _FEWEST = 1 / 64  # of the bytes of the plain plan, where the curve ends
 _LOSING = 6  # steps after which a way down that is never the best one rests, until the others end
 _HALVINGS = 3  # between the last step that was reached and the next
+# Plans that are known before one of a curve is given out, which none of them beats. In ResNet-50, a U-Net and an LSTM
+# what beats another one is one or two behind it.
+_AHEAD = 4
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,45 +87,70 @@ class Solver:
                 plans.setdefault(plan, dataclasses.replace(plan, checkpoints=Checkpoints(blocks, policy)))
         return sorted(plans.values(), key=lambda plan: (plan.bytes, plan.cost))
 
-    @functools.cached_property
-    def curve(self) -> list[Plan]:
-        """The plans, those with the most bytes and the least work first."""
-        found = [self.plain]
-        starts = [self.plain, *_front(self.by_hand)]
-        self._ways = ways = [_Way(self, start) for start in starts]
-        resting: list[_Way] = []
-        size = self.plain.bytes
-        while size > _FEWEST * self.plain.bytes:
-            size = int(_STEP * size)
-            plans = [(way, plan) for way in ways if (plan := way.within(size))]
-            if not plans and resting:  # one that was never the best may lead farther
-                ways, resting = resting, []
-                plans = [(way, plan) for way in ways if (plan := way.within(size))]
-            if not plans:
-                found += self._last(self._ways, size)
-                break
-            best = min((plan for _, plan in plans), key=lambda plan: (plan.cost, plan.bytes))
-            found.append(best)
-            for way, plan in plans:
-                way.lost = 0 if plan.cost <= best.cost else way.lost + (way.start.bytes > size)
-            resting += [way for way in ways if not way.is_over and way.lost >= _LOSING]
-            ways = [way for way in ways if not way.is_over and way not in resting]
-        return _front([dataclasses.replace(plan, checkpoints=None) for plan in found])[::-1]
 
-    @property
-    def least(self) -> list[Plan]:
+class Curve:
+    """The plans for one graph, those with the most bytes first, as far as they were asked for.
+
+    It holds numbers alone, so that it can be kept without the graph.
+
+    Args:
+      solver: of the graph.
+    """
+
+    def __init__(self, solver: Solver) -> None:
+        self._found, self._size, self._is_over = [solver.plain], solver.plain.bytes, False
+        starts = [solver.plain, *_front(solver.by_hand)]
+        self._all = [_Way(start) for start in starts]
+        self._ways, self._resting = self._all, list[_Way]()
+        self._lock = threading.Lock()
+
+    def plans(self, solver: Solver) -> Iterator[Plan]:
+        """The plans, found as they are asked for."""
+        for i in itertools.count():
+            with self._lock:
+                while len(self._found) <= i and not self._is_over:
+                    self._step(solver)
+            if i == len(self._found):
+                return
+            yield self._found[i]
+
+    def least(self, solver: Solver) -> list[Plan]:
         """The plans with the fewest bytes, the least work first: what leaves room free may need less as compiled."""
-        fewest, bare = self.curve[-1], [self.rated(way.now) for way in self._ways]
+        fewest, bare = _front(list(self.plans(solver)))[0], [solver.rated(way.now) for way in self._all]
         size = min(plan.bytes for plan in bare)
         bare = sorted((plan for plan in bare if plan.bytes == size), key=lambda plan: plan.cost)
-        return [fewest, *[dataclasses.replace(plan, checkpoints=None) for plan in (bare[0], bare[-1])]]
+        return [dataclasses.replace(plan, checkpoints=None) for plan in (fewest, bare[0], bare[-1])]
 
-    def _last(self, ways: Sequence[_Way], low: int) -> Iterator[Plan]:
+    def _step(self, solver: Solver) -> None:
+        """Follows all ways a step further."""
+        size = int(_STEP * self._size)
+        if self._size <= _FEWEST * solver.plain.bytes:
+            self._is_over = True
+            return
+        within = lambda: [(way, plan) for way in self._ways if (plan := way.within(size, solver))]
+        plans = within()
+        if not plans and self._resting:  # one that was never the best may lead farther
+            self._ways, self._resting = self._resting, []
+            plans = within()
+        if not plans:
+            self._is_over = True
+            self._found += [dataclasses.replace(plan, checkpoints=None) for plan in self._last(size, solver)]
+            return
+        self._size = size
+        best = min((plan for _, plan in plans), key=lambda plan: (plan.cost, plan.bytes))
+        self._found.append(dataclasses.replace(best, checkpoints=None))
+        for way, plan in plans:
+            way.lost = 0 if plan.cost <= best.cost else way.lost + (way.start.bytes > size)
+        going = [way for way in self._ways if not way.is_over]
+        self._resting += [way for way in going if way.lost >= _LOSING]
+        self._ways = [way for way in going if way.lost < _LOSING]
+
+    def _last(self, low: int, solver: Solver) -> Iterator[Plan]:
         """Plans between the fewest bytes that were reached and those that were not."""
         high = int(low / _STEP)
         for _ in range(_HALVINGS):
             middle = (low + high) // 2
-            plans = [plan for way in ways if (plan := way.within(middle))]
+            plans = [plan for way in self._all if (plan := way.within(middle, solver))]
             if plans:
                 yield min(plans, key=lambda plan: (plan.cost, plan.bytes))
                 high = middle
@@ -127,7 +162,6 @@ class _Way:
     """One way down: a plan that is brought within fewer and fewer bytes.
 
     Args:
-      solver: rates plans.
       start: the plan to begin with.
 
     Attributes:
@@ -136,22 +170,41 @@ class _Way:
       is_over: whether it ends here.
     """
 
-    def __init__(self, solver: Solver, start: Plan) -> None:
-        self._solver, self.start = solver, start
+    def __init__(self, start: Plan) -> None:
+        self.start = start
         self.now: Sequence[int] = start.sequence
         self._bytes = start.bytes
         self.lost, self.is_over = 0, False
 
-    def within(self, size: int) -> Plan | None:
+    def within(self, size: int, solver: Solver) -> Plan | None:
         """The plan within some bytes; None if there is none on this way."""
-        graph = self._solver.graph
+        graph = solver.graph
         if self._bytes > size:
             found = fit_to(graph, self.now, size)
             if found is None:
                 self.is_over = True
                 return None
             self.now, self._bytes = found, peak(graph, found)
-        return self._solver.rated(filled(graph, self.now, size))
+        return solver.rated(filled(graph, self.now, size))
+
+
+def unbeaten(found: Iterable[T], figures: Callable[[T], tuple[int, float]]) -> Iterator[T]:
+    """Those that none of the next few beats in both figures, each with fewer bytes and more work than the one before.
+
+    Args:
+      found: plans, about in this order.
+      figures: bytes and work of one.
+    """
+    found, ahead, last = iter(found), collections.deque[T](), (math.inf, -math.inf)
+    while True:
+        ahead.extend(itertools.islice(found, _AHEAD + 1 - len(ahead)))
+        if not ahead:
+            return
+        size, work = figures(some := ahead.popleft())
+        is_beaten = any(less <= size and more <= work for less, more in map(figures, ahead))
+        if size < last[0] and work > last[1] and not is_beaten:
+            last = size, work
+            yield some
 
 
 def _front(plans: Sequence[Plan]) -> list[Plan]:
