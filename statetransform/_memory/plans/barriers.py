@@ -34,6 +34,14 @@ def behind(number: Any, x: Any) -> Any:
     return jnp.where(never, jnp.asarray(0 if number else 1, dtype), jnp.asarray(number, dtype))
 
 
+def behind_all(values: Sequence[Any], number: Any) -> Any:
+    """A number that no compiler knows before some others; those that vary over more devices are left alone."""
+    for x in values:
+        if _jax.varying_axes(x) <= _jax.varying_axes(number):
+            number = jnp.where(_never(x), jnp.zeros_like(number), number)
+    return number
+
+
 def _around_a_loop(values: Sequence[Any], number: Any) -> list[Any]:
     """The values of a loop that never runs. Its step changes them, as compilers remove what leaves them as they are."""
     never = _never(number)

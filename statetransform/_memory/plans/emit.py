@@ -6,6 +6,8 @@ with what was computed before, and nothing that is before it can run later. Valu
 operand costs compile time in every barrier that it goes through. Between two barriers compilers order the runs as they
 like, so there are more where much is alive, and where the plan has no room for another order.
 
+The cotangent of a loss waits for its value, so that `grad` and `value_and_grad` compile to as many bytes.
+
 In the forward pass each cheap value that is read behind a later product, such as the sum along a stack of layers, gets
 a barrier of its own, and so does each product that is smaller than what it is made of. Otherwise compilers compute it
 again, or only, where it is read, and hold what it is made of up to there.
@@ -24,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import cost
-from .barriers import keeps_barriers, tied
+from .barriers import behind_all, keeps_barriers, tied
 from .forms import forms
 from .graph import Graph
 from .joint import Joint
@@ -60,7 +62,6 @@ class Emitted:
         kept = {joint.variables[v] for v in self.kept}  # as they are: the backward pass begins with them
         formed = forms(joint) if FORMS.is_on else {}
         self._lives, self._forms = lives, {var: form for var, form in formed.items() if var not in kept}
-        self._ends = _only_for_scalars(joint, sequence[:s], {*self.kept})
         # Where loops are in the place of barriers, they cost more, and what is given would be copied for them.
         self._has_loops = not keeps_barriers()
         self._live = profile(joint.graph, sequence)
@@ -70,17 +71,19 @@ class Emitted:
         run = Run(self._joint, inputs, (), self._forms, self._lives)
         outputs = self._run_forward(run)
         kept = [run.env[self._joint.variables[v]] for v in self.kept]
-        large = {i: x for i, x in enumerate(outputs) if jnp.shape(x)}
-        if kept and not self._has_loops:
-            done = tied([*large.values(), *kept])
-            large, kept = dict(zip(large, done, strict=False)), done[len(large) :]
-        return [large.get(i, x) for i, x in enumerate(outputs)], kept
+        if self._has_loops:
+            return outputs, kept
+        if kept:
+            done = tied([*outputs, *kept])
+            outputs, kept = done[: len(outputs)], done[len(outputs) :]
+        return outputs, [*kept, *filter(_is_number, outputs)]
 
     def backward(self, inputs: Sequence[Any], kept: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         """The gradients."""
-        joint = self._joint
+        joint, values = self._joint, kept[len(self.kept) :]
+        cotangents = [behind_all(values, x) if _is_number(x) else x for x in cotangents]
         run = Run(joint, inputs, cotangents, self._forms, self._lives)
-        run.env.update({joint.variables[v]: x for v, x in zip(self.kept, kept, strict=True)})
+        run.env.update({joint.variables[v]: x for v, x in zip(self.kept, kept, strict=False)})
         run.made += [joint.variables[v] for v in self.kept]
         return self._run_backward(run)
 
@@ -121,7 +124,7 @@ class Emitted:
         on a key alone, and products of the inputs on nothing: compilers make those of all layers at the start.
         """
         joint, graph, found = self._joint, self._joint.graph, dict[int, tuple[list[Any], list[Any]]]()
-        last = {v: last for v, _, last in self._lives if v not in self._ends}
+        last = {v: last for v, _, last in self._lives}
         size = lambda values: sum(graph.sizes[v] for v in values)
         made: list[int] = []
         for t, i in enumerate(self._sequence[: self._split]):
@@ -201,8 +204,7 @@ class Emitted:
     def _alive(self, start: int) -> list[int]:
         """The values that are computed before a run and used by it or behind it."""
         gradients = self._joint.graph.gradients
-        found = {v for v, first, last in self._lives if first < start <= last and v not in gradients}
-        return sorted(found - self._ends)
+        return sorted({v for v, first, last in self._lives if first < start <= last and v not in gradients})
 
     def _anchors(self, i: int) -> list[Any]:
         """For a node that is made of given variables only: the smallest of them."""
@@ -273,17 +275,8 @@ def _needed_later(graph: Graph, sequence: Sequence[int]) -> set[int]:
     return needed
 
 
-def _only_for_scalars(joint: Joint, sequence: Sequence[int], wanted: set[int]) -> set[int]:
-    """The values of the forward pass that lead to a loss only: `grad`, which does not want it, does not compute it."""
-    wanted |= {v for v in joint.graph.results if joint.variables[v].aval.shape}
-    found: set[int] = set()
-    for i in reversed(sequence):
-        node = joint.graph.nodes[i]
-        if wanted.isdisjoint(node.outputs) and i not in joint.graph.pinned:
-            found.update(node.outputs)
-        else:
-            wanted.update(node.inputs)
-    return found - wanted
+def _is_number(x: Any) -> bool:
+    return not jnp.shape(x) and bool(jnp.issubdtype(jnp.result_type(x), jnp.inexact))
 
 
 def _made(graph: Graph, sequence: Sequence[int]) -> set[int]:

@@ -14,6 +14,7 @@ from typing import Any
 from ..targets import compile_for
 from .barriers import keeps_barriers
 from .candidates import Candidate
+from .emit import Emitted
 from .existing import Held, existing
 from .meter import Meter
 from .plan_cache import Known, MeasuredPlan
@@ -123,6 +124,8 @@ class Measured:
     def within(self, some: Candidate, budget: int) -> MeasuredPlan:
         """A candidate with its figures; near the budget, with the function's value and without."""
         record = self.with_value(some)
+        if keeps_barriers() and isinstance(some.program, Emitted):
+            return record  # which computes the value in any case
         # Where barriers are removed, the two may have nothing in common.
         room = max(some.version.joint.graph.sizes, default=0) if keeps_barriers() else budget
         size = record.compiled
