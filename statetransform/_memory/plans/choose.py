@@ -2,8 +2,8 @@
 
 1. *Plain.* The plain gradient step is compiled for the target. If it fits, it is the program. Its text says which
    values exist once the compiler has fused it.
-2. *Candidates.* Those that are expected within the budget are compiled, the least work first, until one fits. What is
-   near the budget is also compiled without the value of the function, as `grad` runs it.
+2. *Candidates.* Those that are expected within the budget are compiled, the least work first, until one fits. What
+   JAX differentiates is also compiled without the value of the function, as `grad` runs it, if it is near the budget.
 3. *Nothing fits.* Those with the fewest bytes are compiled. If one fits, it is the program. Otherwise the budget is
    refused, or exceeded with a warning where it holds in the plan.
 

@@ -1,7 +1,8 @@
 """What the compiler of a target makes of a gradient step, and of plans for it: temporary bytes, each asked for once.
 
 Compilers find room by rules of thumb. With the value of the function, as `value_and_grad` runs the step, or without, as
-`grad` does, a value more may be there. So what is near a budget is compiled both ways, and the more of both counts.
+`grad` does, a value more may be there. So what JAX differentiates is compiled both ways near a budget, and the more of
+both counts. A plan computes the value in any case.
 """
 
 from __future__ import annotations
@@ -122,10 +123,10 @@ class Measured:
         return record
 
     def within(self, some: Candidate, budget: int) -> MeasuredPlan:
-        """A candidate with its figures; near the budget, with the function's value and without."""
+        """A candidate with its figures; near the budget with the function's value and without, where that differs."""
         record = self.with_value(some)
         if keeps_barriers() and isinstance(some.program, Emitted):
-            return record  # which computes the value in any case
+            return record
         # Where barriers are removed, the two may have nothing in common.
         room = max(some.version.joint.graph.sizes, default=0) if keeps_barriers() else budget
         size = record.compiled
