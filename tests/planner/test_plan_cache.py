@@ -93,7 +93,7 @@ def test_one_form_by_hand_says_what_a_compiler_makes_of_those_for_which_more_is_
 
 def test_another_budget_for_the_same_function_looks_for_no_plan_again(monkeypatch: pytest.MonkeyPatch) -> None:
     gradient(share=0.5)
-    monkeypatch.setattr(solve.Solver, "curve", None)
+    monkeypatch.setattr(solve.Curve, "_step", None)
     gradient(share=0.7)
 
 

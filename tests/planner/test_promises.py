@@ -137,7 +137,7 @@ def test_a_refusal_names_the_plain_step_where_every_plan_takes_more(monkeypatch:
 
     def with_more(*args: Any) -> Any:
         found = real(*args)
-        return dataclasses.replace(found, with_value=(found.with_value or 0) + 1_000_000)
+        return dataclasses.replace(found, bytes=(found.bytes or 0) + 1_000_000)
 
     monkeypatch.setattr(measured.Measured, "within", with_more)
     args = LAYERS[gated]

@@ -91,11 +91,57 @@ def spectral(w: jax.Array, x: jax.Array) -> jax.Array:
     return x + jax.nn.gelu(jnp.fft.irfft(jnp.fft.rfft(x) * w, x.shape[-1]))
 
 
+def gated(w: Any, x: jax.Array) -> jax.Array:
+    y = x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+    return x + (jax.nn.silu(y @ w["a"]) * (y @ w["b"])) @ w["c"]
+
+
+def recurrent(w: Any, state: Any) -> Any:
+    h, c = state
+    i, f, g, o = jnp.split(h @ w["h"] + w["b"], 4, axis=-1)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+
+def messages(w: jax.Array, x: jax.Array) -> jax.Array:
+    number = jnp.arange(8 * len(x))
+    source, target = number * 7919 % len(x), number * 104729 % len(x)
+    return x + jnp.tanh(jax.ops.segment_sum(x[source], target, len(x)) @ w)
+
+
+def coupling(w: Any, state: Any) -> Any:
+    a, b = state
+    y = jnp.tanh(a @ w["in"])
+    return b * jnp.exp(jnp.tanh(y @ w["scale"])) + y @ w["shift"], a
+
+
+def experts(w: Any, x: jax.Array) -> jax.Array:
+    chosen = jax.nn.softmax(x @ w["gate"])
+    return x + jnp.einsum("ne,end->nd", chosen, jax.nn.relu(jnp.einsum("nd,edk->enk", x, w["in"])))
+
+
+def depthwise(w: Any, x: jax.Array) -> jax.Array:
+    numbers, width = ("NHWC", "HWIO", "NHWC"), x.shape[-1]
+    y = jax.lax.conv_general_dilated(
+        x, w["space"], (1, 1), "SAME", dimension_numbers=numbers, feature_group_count=width
+    )
+    y = (y - y.mean(-1, keepdims=True)) * jax.lax.rsqrt(y.var(-1, keepdims=True) + 1e-5)
+    return x + jax.nn.gelu(y @ w["in"]) @ w["out"]
+
+
+def runge_kutta(w: jax.Array, x: jax.Array) -> jax.Array:
+    f = lambda x: jnp.tanh(x @ w)
+    a = f(x)
+    b = f(x + 0.05 * a)
+    c = f(x + 0.05 * b)
+    return x + 0.1 / 6 * (a + 2 * b + 2 * c + f(x + 0.1 * c))
+
+
 def names(**shapes: tuple[int, ...]) -> dict[str, Any]:
     return {name: array(*shape) for name, shape in shapes.items()}
 
 
-ROWS, IMAGES = array(1 << 16, 256), array(64, 64, 64, 64)
+ROWS, HALF, IMAGES = array(1 << 16, 256), array(1 << 16, 128), array(64, 64, 64, 64)
 STACKS = {
     "dense": Stack(dense, [array(256, 256)] * 8, ROWS),
     "attention": Stack(attention, [names(q=(256, 256), k=(256, 256), v=(256, 256))] * 3, array(64, 512, 256)),
@@ -105,6 +151,17 @@ STACKS = {
     "bodies": Stack(bodies, [array()] * 4, (array(2048, 3), array(2048, 3))),
     "spiking": Stack(spiking, [array(256, 256)] * 10, (ROWS, ROWS)),
     "spectral": Stack(spectral, [array(129, dtype=jnp.complex64)] * 6, ROWS),
+    "gated": Stack(gated, [names(a=(256, 512), b=(256, 512), c=(512, 256))] * 4, ROWS),
+    "recurrent": Stack(recurrent, [names(h=(256, 1024), b=(1024,))] * 4, (ROWS, ROWS)),
+    "messages": Stack(messages, [array(64, 64)] * 4, array(1 << 16, 64)),
+    "coupling": Stack(
+        coupling, [names(**{"in": (128, 256), "scale": (256, 128), "shift": (256, 128)})] * 6, (HALF, HALF)
+    ),
+    "experts": Stack(experts, [names(**{"gate": (256, 4), "in": (4, 256, 256)})] * 3, ROWS),
+    "depthwise": Stack(
+        depthwise, [names(**{"space": (5, 5, 1, 64), "in": (64, 128), "out": (128, 64)})] * 2, array(32, 32, 32, 64)
+    ),
+    "Runge-Kutta": Stack(runge_kutta, [array(256, 256)] * 3, ROWS),
 }
 
 

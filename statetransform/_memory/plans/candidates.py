@@ -64,6 +64,11 @@ class Candidate:
         return Emitted(version.joint, self.plan.sequence)
 
     @property
+    def is_emitted(self) -> bool:
+        """Whether it is both passes, which compute the value in any case; not what JAX differentiates."""
+        return isinstance(self.program, Emitted)
+
+    @property
     def step(self) -> tuple[Any, Version]:
         """The gradient step, and the version whose inputs it has."""
         program = self.program

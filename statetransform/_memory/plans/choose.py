@@ -198,7 +198,7 @@ class Planner:
         if some.plan.bytes <= budget:
             return True
         finest = self.candidates.finest
-        ratio = (self._measured.with_value(finest).with_value or 1) / max(finest.plan.bytes, 1)
+        ratio = (self._measured.once(finest).bytes or 1) / max(finest.plan.bytes, 1)
         return min(ratio / _APART, 1.0) * some.plan.bytes <= budget
 
     def _least(self, budget: int) -> Iterator[Candidate]:

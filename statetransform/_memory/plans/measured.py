@@ -15,7 +15,6 @@ from typing import Any
 from ..targets import compile_for
 from .barriers import keeps_barriers
 from .candidates import Candidate
-from .emit import Emitted
 from .existing import Held, existing
 from .meter import Meter
 from .plan_cache import Known, MeasuredPlan
@@ -111,21 +110,26 @@ class Measured:
             known.write()
         return known.flat
 
-    def with_value(self, some: Candidate) -> MeasuredPlan:
-        """A candidate with what its step takes with the value of the function, at least."""
+    def once(self, some: Candidate) -> MeasuredPlan:
+        """A candidate with what its step takes, compiled once.
+
+        That is with the value of the function, but without where the step computes it in any case: there it takes an
+        output's place, and is one number more otherwise.
+        """
         record = self._known.tried.get(some.key)
         if record is None:
             self.begin("compiling a plan")
             step, version = some.step
-            size, plan = compiled_step(version.as_outermost(step), version).bytes, some.plan
+            with_value = not (some.is_emitted and keeps_barriers())
+            size, plan = compiled_step(version.as_outermost(step, with_value), version).bytes, some.plan
             record = MeasuredPlan(some.version.recipe, plan.sequence, plan.checkpoints, plan.bytes, some.cost, size)
             self._known.add(record)
         return record
 
     def within(self, some: Candidate, budget: int) -> MeasuredPlan:
         """A candidate with its figures; near the budget with the function's value and without, where that differs."""
-        record = self.with_value(some)
-        if keeps_barriers() and isinstance(some.program, Emitted):
+        record = self.once(some)
+        if some.is_emitted and keeps_barriers():
             return record
         # Where barriers are removed, the two may have nothing in common.
         room = max(some.version.joint.graph.sizes, default=0) if keeps_barriers() else budget

@@ -49,8 +49,8 @@ class MeasuredPlan:
       checkpoints: those that people write by hand to have the plan; None where the plan is emitted.
       planned: its bytes.
       cost: operations over those of the plain step.
-      with_value: temporary bytes of the compiled step with the value of the function; None if they could not be read.
-      alone: the same without the value; None where that was not compiled.
+      bytes: temporary bytes of the compiled step; None if they could not be read.
+      alone: of what JAX differentiates, the same without the value of the function; None where that was not compiled.
     """
 
     recipe: tuple[Any, ...]
@@ -58,13 +58,13 @@ class MeasuredPlan:
     checkpoints: Checkpoints | None
     planned: int
     cost: float
-    with_value: int | None
+    bytes: int | None
     alone: int | None = None
 
     @property
     def compiled(self) -> int | None:
         """The more of both, as far as they are known."""
-        return None if self.with_value is None else max(self.with_value, self.alone or 0)
+        return None if self.bytes is None else max(self.bytes, self.alone or 0)
 
     @property
     def key(self) -> tuple[Any, ...]:
