@@ -120,13 +120,10 @@ def experts(w: Any, x: jax.Array) -> jax.Array:
     return x + jnp.einsum("ne,end->nd", chosen, jax.nn.relu(jnp.einsum("nd,edk->enk", x, w["in"])))
 
 
-def depthwise(w: Any, x: jax.Array) -> jax.Array:
-    numbers, width = ("NHWC", "HWIO", "NHWC"), x.shape[-1]
-    y = jax.lax.conv_general_dilated(
-        x, w["space"], (1, 1), "SAME", dimension_numbers=numbers, feature_group_count=width
-    )
-    y = (y - y.mean(-1, keepdims=True)) * jax.lax.rsqrt(y.var(-1, keepdims=True) + 1e-5)
-    return x + jax.nn.gelu(y @ w["in"]) @ w["out"]
+def balanced(temperature: jax.Array, x: jax.Array) -> jax.Array:
+    x = x * temperature
+    x = x - jax.nn.logsumexp(x, -1, keepdims=True)
+    return x - jax.nn.logsumexp(x, -2, keepdims=True)
 
 
 def runge_kutta(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -152,15 +149,13 @@ STACKS = {
     "spiking": Stack(spiking, [array(256, 256)] * 10, (ROWS, ROWS)),
     "spectral": Stack(spectral, [array(129, dtype=jnp.complex64)] * 6, ROWS),
     "gated": Stack(gated, [names(a=(256, 512), b=(256, 512), c=(512, 256))] * 4, ROWS),
-    "recurrent": Stack(recurrent, [names(h=(256, 1024), b=(1024,))] * 4, (ROWS, ROWS)),
+    "recurrent": Stack(recurrent, [names(h=(256, 1024), b=(1024,))] * 3, (ROWS, ROWS)),
     "messages": Stack(messages, [array(64, 64)] * 4, array(1 << 16, 64)),
     "coupling": Stack(
         coupling, [names(**{"in": (128, 256), "scale": (256, 128), "shift": (256, 128)})] * 6, (HALF, HALF)
     ),
-    "experts": Stack(experts, [names(**{"gate": (256, 4), "in": (4, 256, 256)})] * 3, ROWS),
-    "depthwise": Stack(
-        depthwise, [names(**{"space": (5, 5, 1, 64), "in": (64, 128), "out": (128, 64)})] * 2, array(32, 32, 32, 64)
-    ),
+    "experts": Stack(experts, [names(**{"gate": (256, 4), "in": (4, 256, 256)})] * 4, ROWS),
+    "balanced": Stack(balanced, [array()] * 10, array(64, 512, 512)),
     "Runge-Kutta": Stack(runge_kutta, [array(256, 256)] * 3, ROWS),
 }
 
