@@ -96,19 +96,6 @@ def gated(w: Any, x: jax.Array) -> jax.Array:
     return x + (jax.nn.silu(y @ w["a"]) * (y @ w["b"])) @ w["c"]
 
 
-def recurrent(w: Any, state: Any) -> Any:
-    h, c = state
-    i, f, g, o = jnp.split(h @ w["h"] + w["b"], 4, axis=-1)
-    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-    return jax.nn.sigmoid(o) * jnp.tanh(c), c
-
-
-def messages(w: jax.Array, x: jax.Array) -> jax.Array:
-    number = jnp.arange(8 * len(x))
-    source, target = number * 7919 % len(x), number * 104729 % len(x)
-    return x + jnp.tanh(jax.ops.segment_sum(x[source], target, len(x)) @ w)
-
-
 def coupling(w: Any, state: Any) -> Any:
     a, b = state
     y = jnp.tanh(a @ w["in"])
@@ -118,12 +105,6 @@ def coupling(w: Any, state: Any) -> Any:
 def experts(w: Any, x: jax.Array) -> jax.Array:
     chosen = jax.nn.softmax(x @ w["gate"])
     return x + jnp.einsum("ne,end->nd", chosen, jax.nn.relu(jnp.einsum("nd,edk->enk", x, w["in"])))
-
-
-def balanced(temperature: jax.Array, x: jax.Array) -> jax.Array:
-    x = x * temperature
-    x = x - jax.nn.logsumexp(x, -1, keepdims=True)
-    return x - jax.nn.logsumexp(x, -2, keepdims=True)
 
 
 def runge_kutta(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -149,13 +130,10 @@ STACKS = {
     "spiking": Stack(spiking, [array(256, 256)] * 10, (ROWS, ROWS)),
     "spectral": Stack(spectral, [array(129, dtype=jnp.complex64)] * 6, ROWS),
     "gated": Stack(gated, [names(a=(256, 512), b=(256, 512), c=(512, 256))] * 4, ROWS),
-    "recurrent": Stack(recurrent, [names(h=(256, 1024), b=(1024,))] * 3, (ROWS, ROWS)),
-    "messages": Stack(messages, [array(64, 64)] * 4, array(1 << 16, 64)),
     "coupling": Stack(
         coupling, [names(**{"in": (128, 256), "scale": (256, 128), "shift": (256, 128)})] * 6, (HALF, HALF)
     ),
     "experts": Stack(experts, [names(**{"gate": (256, 4), "in": (4, 256, 256)})] * 4, ROWS),
-    "balanced": Stack(balanced, [array()] * 10, array(64, 512, 512)),
     "Runge-Kutta": Stack(runge_kutta, [array(256, 256)] * 3, ROWS),
 }
 
