@@ -141,7 +141,7 @@ def test_a_gradient_without_its_value_takes_the_bytes_of_that_with_it(share: flo
     fitting = transform.checkpoint(loss, policy=policies.fit(int(share * compiled(jax.grad(loss, argnums=1)))))
     steps = [kind(fitting, argnums=1) for kind in (transform.grad, transform.value_and_grad)]
     assert 0 <= compiled(steps[0]) - compiled(steps[1]) <= 64  # the value, where it is no output
-    # The value is computed and waited for, as XLA removes what a barrier holds for nobody.
+    # The value is computed and waited for, as XLA removes what nothing reads behind a barrier.
     for step in steps:
         closed = inlined(jax.make_jaxpr(jax.jit(step))(*args), rules=True)
         needed = backward_slice(closed, _jax.opened(closed).outvars)

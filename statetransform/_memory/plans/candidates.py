@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import heapq
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .barriers import keeps_barriers
 from .emit import Emitted, whole
 from .plan_cache import Known
 from .simulate import profile, split_of
@@ -53,7 +55,7 @@ class Candidate:
         """The least work first; of equal work what compiles faster, and then the fewest bytes."""
         return self.cost, self.plan.checkpoints is None, self.plan.bytes, self.plan.sequence
 
-    @property
+    @functools.cached_property
     def program(self) -> Emitted | Version:
         """It as programs: both passes, or a function that JAX differentiates."""
         version = self.version
@@ -64,9 +66,9 @@ class Candidate:
         return Emitted(version.joint, self.plan.sequence)
 
     @property
-    def is_emitted(self) -> bool:
-        """Whether it is both passes, which compute the value in any case; not what JAX differentiates."""
-        return isinstance(self.program, Emitted)
+    def has_value(self) -> bool:
+        """Whether its step computes the value of the function in any case; not where JAX differentiates."""
+        return keeps_barriers() and isinstance(self.program, Emitted)
 
     @property
     def step(self) -> tuple[Any, Version]:

@@ -120,8 +120,7 @@ class Measured:
         if record is None:
             self.begin("compiling a plan")
             step, version = some.step
-            with_value = not (some.is_emitted and keeps_barriers())
-            size, plan = compiled_step(version.as_outermost(step, with_value), version).bytes, some.plan
+            size, plan = compiled_step(version.as_outermost(step, not some.has_value), version).bytes, some.plan
             record = MeasuredPlan(some.version.recipe, plan.sequence, plan.checkpoints, plan.bytes, some.cost, size)
             self._known.add(record)
         return record
@@ -129,7 +128,7 @@ class Measured:
     def within(self, some: Candidate, budget: int) -> MeasuredPlan:
         """A candidate with its figures; near the budget with the function's value and without, where that differs."""
         record = self.once(some)
-        if some.is_emitted and keeps_barriers():
+        if some.has_value:
             return record
         # Where barriers are removed, the two may have nothing in common.
         room = max(some.version.joint.graph.sizes, default=0) if keeps_barriers() else budget

@@ -133,8 +133,8 @@ class Curve:
             self._ways, self._resting = self._resting, []
             plans = within()
         if not plans:
-            self._is_over = True
             self._found += [dataclasses.replace(plan, checkpoints=None) for plan in self._last(size, solver)]
+            self._is_over = True  # not before: whoever stops the search finds the rest at the next call
             return
         self._size = size
         best = min((plan for _, plan in plans), key=lambda plan: (plan.cost, plan.bytes))
