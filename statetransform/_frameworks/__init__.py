@@ -32,7 +32,8 @@ Which state stands for it:
     `name`*, `hidden`*, `shows`*, `is_named_by_path`*, `initial_name(cell)`, `handle_class`: what others see.
     `__call__(cell)`*, `slot()`*, `in_dict(kind)`*, `way_to(state)`*: how a structure and a compiled call get there.
 
-How it goes through frames (`Cell` in `_states/cell.py` has those with *, as a `State` implements them):
+How it goes through frames (those with * are in `Cell` of `_states/cell.py`, since a `State` has them, too; and so are
+`is_named_by_path`, `slot`, `in_dict` and `way_to`):
     `read_in`*, `read_around`*: the value inside a frame, and as the function around it sees it.
     `check_write`*, `receive`*, `write`: what a function writes, and what a transform leaves behind.
     `goes_stale`*, `takes_tracers`*, `check_raw_write`, `check_handle_write`, `made_in`: what raw transforms may do.

@@ -24,7 +24,8 @@ def checkpoint(
 ) -> Callable[..., Any]:
     """:func:`jax.checkpoint` of a pure function, with budgets and the policies of this package.
 
-    * A budget of bytes on the device: nobody is asked; the gradient runs by a plan (`plans`).
+    * A budget of bytes on the device: nobody is asked; the gradient runs by a plan (`plans`), which does
+      not follow the policies of checkpoints in the function either.
     * A budget with room far away, and `policies.loops`: the loops in the function are others (`loops`).
     * A policy of this package, or one with names: `checkpointed` binds JAX's equation, and JAX asks the policy that
       `prepare` makes. One that wants to know sources (`save_from`) is asked before, about the jaxpr, and JAX
@@ -43,8 +44,8 @@ def checkpoint(
         if not policy.host_bytes and not policy.disk_bytes:
             return planned(fun, policy, context or Context())
         policy = Loops(policy, is_shared=True)
-    # JAX's own does for its own policies, unless the flag is set that changes what they save; it traces once.
-    # Names in a policy are looked for in the jaxpr.
+    # For a policy that is not ours and has no names, JAX's own checkpoint will do, unless the flag is set that changes
+    # what it saves. Names are looked for in the jaxpr, which that does not show.
     is_checked = isinstance(policy, Policy) or names_of(policy)
     is_plain = not is_checked and not getattr(jax.config, "jax_remat3", False)
     transform = jax.checkpoint if is_plain else checkpointed

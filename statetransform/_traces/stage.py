@@ -57,7 +57,7 @@ class StagedFrame(Frame):
         self._is_lifted, self._places = is_lifted, places
 
     def enter(self, state: State) -> Any:
-        # One frame of Python's stack less for each transform that the read has to go through.
+        # As `super().enter`, which would be a frame of Python's stack for each transform that the read goes through.
         value = state._cell.read_around(self, state)
         if state._static:
             self.statics[state] = value

@@ -12,7 +12,10 @@ This is the place where a retrace is decided: `TraceCache.find`. A trace fits a 
 Everything before it only saves a look, and leads here when in doubt: for `jit`, the generated way in of a program
 (`transform/_way_in.py`), then `Jitted.run`, which asks `Program.match` and `Program.is_for`; a compiled program whose
 types are new to JAX leaves it by `Untraced`, so that `Jitted.run` asks here, and `Program.takes` says whether it can
-have the trace. A trace that was made is kept for one call only if `Reuse` finds that it cannot serve another. It may
+have the trace. A loop or branch in eager mode asks here for its functions, and then its options, and for a budget lanes
+and shardings, for the program that is kept with their traces (`transform/_eager_loops.py`).
+
+A trace that was made is kept for one call only if `Reuse` finds that it cannot serve another. It may
 also be gone: `families` has the bounds, and `Trace.expires_with` the lives that it depends on. A loop traces its body
 a second time where the carry loses a weak type (`Body` in `transform/_bodies.py`), as JAX does, and `Fresh`
 (`_states/raw_reads.py`) begins a run again in which a raw transform reads a state for the first time. What runs

@@ -8,6 +8,8 @@ What is stored and what is recomputed is decided here:
 * a number of bytes: `MemoryBudget.choose` in `budget`, among `Sizes.candidates` (`choice`).
 * in a function under a budget: scans are opened by `plans/loops.py`, and `plans` decides; `while` loops get half of the
   bytes first, by `others.with_reversible_loops`.
+* nothing is planned for "step", which is JAX's own checkpoint around each step (`loops.scan`), nor for steps that are
+  undone (`reversible`).
 * derivatives of a backward sweep: `sweep.nested`.
 
 `sweep` and `reverse` carry a plan out; `far` keeps carries in host memory or files. `loops` has the functions that the

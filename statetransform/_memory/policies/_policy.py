@@ -56,6 +56,9 @@ def ask(
 ) -> Verdict:
     """What a policy, of this package or not, says of one equation: ``Saveable``, ``Recompute`` or ``Offloadable``.
 
+    JAX asks by `Policy.__call__`, a combination asks its parts, `_apply` asks about a jaxpr before JAX does, and
+    `_refuse` in order to warn. Only what `checkpointing` hands to :func:`jax.checkpoint` as it is does not come here.
+
     Raises:
       TypeError: The policy answers with anything else.
     """
