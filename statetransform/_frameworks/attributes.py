@@ -108,7 +108,7 @@ def register_state_type(cls: type, *, attribute: str) -> type:
     if not isinstance(attribute, str):
         raise TypeError(f"register_state_type: `attribute` must be the name of an attribute, not {attribute!r}")
     cells = _descriptor("register_state_type", cls, attribute, is_each=True)
-    cells.is_each = True
+    cells.is_each = True  # also of a descriptor that `attr` has put there
     register(cls, cells, may_be_pytree=True)
     return cls
 

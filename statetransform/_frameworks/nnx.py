@@ -46,6 +46,10 @@ class Variables(CellDescriptor):
 
     hidden = frozenset({"_trace_state"})
 
+    def __init__(self, name: str, below: Any) -> None:
+        super().__init__(name, below)
+        self._slot = below.__get__
+
     def can_lift(self, value: Any) -> bool:
         return not variablelib.is_array_ref(value) and super().can_lift(value)
 
@@ -61,10 +65,6 @@ class Variables(CellDescriptor):
         state = super().handle(cell)
         state._kind = cell.var_type
         return state
-
-    def __init__(self, name: str, below: Any) -> None:
-        super().__init__(name, below)
-        self._slot = below.__get__
 
     def slot(self) -> tuple[str, type]:
         return _SLOT, Adopted

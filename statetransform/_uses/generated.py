@@ -33,7 +33,7 @@ class WalkWriter:
     Attributes:
       roots: expressions for the roots.
       names: what the function refers to.
-      classes: the objects that count by identity, by the name of their register.
+      identical: the objects that count by identity, by the name of their register.
       class_of: the names of classes that have been looked at, by the expression for the instance.
       head, lines: of the function; the first ones ask weak references.
     """
@@ -49,7 +49,7 @@ class WalkWriter:
         self._asked: set[str] = set()  # names that have their value: what weak references lead to, globals
         self.class_of: dict[str, str] = {}
         self._direct = _direct(structure)
-        self.classes: dict[str, Any] = {
+        self.identical: dict[str, Any] = {
             f"r{edge.register}": edge.condition.reference() for edge in structure.by_identity
         }
         self._in_place = structure.registers_of(lambda kind: kind._is_in_place)  # which the program copies itself

@@ -346,8 +346,9 @@ class Recorder:
         if name in self.hidden.get(register, ()):
             return
         kind = type(obj)
+        # Who looks it up is behind `looks_up` and the hook. A cached property reads its own entry only.
         if name == "__dict__" and sys._getframe(3).f_globals.get("__name__") == "functools":
-            self._looked_up[register].discard(name)  # a cached property reads its own entry only
+            self._looked_up[register].discard(name)
             return
         if name in ("__dict__", "__reduce__", "__getstate__"):  # as `copy.copy` does
             self._all_attributes(register, obj)

@@ -181,7 +181,7 @@ class Inherited(NamedStep):
         return inherited(parent, (self.name, self.start))
 
     def source(self, writer: Writer, above: str) -> str:
-        kind = writer.classes.get(above)
+        kind = writer.identical.get(above)
         is_direct = self.start == 0 and kind is not None and self.name in vars(kind)
         return f"{above}.__dict__[{self.name!r}]" if is_direct else f"{writer.constant(self)}.take({above})"
 

@@ -192,7 +192,7 @@ def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[i
             yield tuple(group)
 
 
-def _holds_much(argument: Callable[[], Any]) -> bool:
+def _holds_much(reference: Callable[[], Any]) -> bool:
     """Whether what an edge says of identity keeps more alive than itself."""
-    obj = argument()
-    return isinstance(obj, jax.Array | np.ndarray) or (not isinstance(argument, weakref.ref) and gc.is_tracked(obj))
+    obj = reference()
+    return isinstance(obj, jax.Array | np.ndarray) or (not isinstance(reference, weakref.ref) and gc.is_tracked(obj))

@@ -254,7 +254,7 @@ def visit_of(kind: type) -> Visit:
             return visit
     own = _by_base(kind)
     known = None if issubclass(kind, State | type) else known_of(kind)
-    return functools.partial(_cell, known, own) if known and (known.is_node or known.cell is not None) else own
+    return functools.partial(_of_framework, known, own) if known and (known.is_node or known.cell is not None) else own
 
 
 def _by_base(kind: type) -> Visit:
@@ -269,7 +269,8 @@ def _by_base(kind: type) -> Visit:
     return _by_class if issubclass(kind, _BY_CLASS) else _other
 
 
-def _cell(known: KnownClass, own: Visit, recorder: Recorder, register: int, obj: Any) -> Condition:
+def _of_framework(known: KnownClass, own: Visit, recorder: Recorder, register: int, obj: Any) -> Condition:
+    """Visits a cell of another framework, or an object that holds some, which is visited as of its `own` class."""
     recorder.hidden[register] = known.hidden
     if (cell := known.cell) is None:
         return own(recorder, register, obj)
