@@ -6,8 +6,8 @@ What is stored and what is recomputed is decided here:
   unit of memory holds a carry or the residuals of a step (`mixed`). `plan.Periods` says what goes far away.
 * length that is not known: `unknown_length.placer`, while the loop runs.
 * a number of bytes: `MemoryBudget.choose` in `budget`, among `Sizes.candidates` (`choice`).
-* in a function under a budget: scans are opened by `plans/loops.py`, and `plans` decides; `while` loops get half of the
-  bytes first, by `others.with_reversible_loops`.
+* in a function under a budget: scans are opened by `plans/opened.py`, and `plans` decides; `while` loops get half of
+  the bytes first, by `others.with_reverse_mode`.
 * nothing is planned for "step", which is JAX's own checkpoint around each step (`loops.scan`), nor for steps that are
   undone (`reversible`).
 * derivatives of a backward sweep: `sweep.nested`.

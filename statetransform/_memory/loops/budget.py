@@ -13,8 +13,7 @@ import functools
 import logging
 import os
 import weakref
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from ..._base.errors import BudgetError, PolicyWarning
 from ..._base.sites import warn
@@ -22,7 +21,7 @@ from ..._base.table import Table
 from ..programs.sizes import format_bytes, parse_bytes
 from ..targets import refuse_offloading, target_of
 from . import plan
-from .choice import FLYING, WORKING, Choice, FunctionChoice, Sizes
+from .choice import FLYING, MOST, WORKING, Choice, FunctionChoice, Sizes
 from .far.files import Folder
 from .far.memory import Room
 
@@ -138,7 +137,7 @@ class MemoryBudget:
         """Adds a choice."""
         self._choices.append(choice)
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """Refuses to say of a single value whether it is kept, as `jax.checkpoint` asks a policy."""
         raise TypeError(
             f"{self.spelled} is for a whole function, and says of no single value whether it is kept. Give it to "
@@ -170,43 +169,39 @@ class MemoryBudget:
         sizes: Sizes,
         *,
         lanes: int = 1,
-        sharing: tuple[int, int] = (1, 1),
+        shared_by: tuple[int, int] = (1, 1),
     ) -> Choice:
         """The plan with the fewest step evaluations that fits; a `BudgetError` where nothing does.
 
         Args:
           n: number of steps; None if it is not known in advance.
           sizes: the bytes of one lane, of `lanes` that there are.
-          sharing: how many loops share the room on the device, and how many that far away.
+          shared_by: how many loops share the room on the device, and how many that far away.
         """
         if self.disk_bytes:
             self._folder(where).open().close()  # a folder that cannot be used is said before anything runs
-        sizes, budget = Sizes(*[lanes * size for size in sizes]), self.bytes // sharing[0]
+        sizes, budget = Sizes(*[lanes * size for size in sizes]), self.bytes // shared_by[0]
         make = lambda k, block: Choice(n, k, block, sizes, budget, lanes=lanes)
         fitting = [make(k, block) for k, block in sizes.candidates(n, budget)]
         if not fitting:
             raise self._unmet(where, make(0, 1), None if n is None else make(0, n))
         best = fitting[-1] if n is None else min(fitting, key=lambda choice: (choice.evaluations, choice.bytes))
         if self.host_bytes or self.disk_bytes:
-            best = self._with_far(where, best, sharing[1])
+            best = self._with_far(where, best, shared_by[1])
         self.record(best)
         logger.info("%s: %s", where, best)
         return best
 
-    def later(self, where: str, choice: Choice) -> Callable[[int], None]:
-        """What to do when a planned loop gets more lanes: warns that the bytes are those of one of them."""
-
-        def notice(lanes: int) -> None:
-            self.record(dataclasses.replace(choice, is_of_one_lane=True))
-            least = format_bytes(max(self.bytes // lanes, 1))
-            warn(
-                f"{where}: the loop was planned within {format_bytes(self.bytes)}, and got {lanes} lanes of `vmap` "
-                "later; each of them takes that much. A budget counts the lanes that are known where the loop is "
-                f"traced: put `jit` and `checkpoint` around `vmap`, or give a lane its part, {least}.",
-                PolicyWarning,
-            )
-
-        return notice
+    def notice(self, where: str, choice: Choice, lanes: int) -> None:
+        """Warns that a loop has got more lanes than were known when it was planned: its bytes are those of one."""
+        self.record(dataclasses.replace(choice, is_of_one_lane=True))
+        least = format_bytes(max(self.bytes // lanes, 1))
+        warn(
+            f"{where}: the loop was planned within {format_bytes(self.bytes)}, and got {lanes} lanes of `vmap` "
+            "later; each of them takes that much. A budget counts the lanes that are known where the loop is "
+            f"traced: put `jit` and `checkpoint` around `vmap`, or give a lane its part, {least}.",
+            PolicyWarning,
+        )
 
     def _unmet(self, where: str, sweep: Choice, plain: Choice | None) -> BudgetError:
         """What is wrong with a budget that neither a sweep without stored carries nor the plain loop fits."""
@@ -227,7 +222,7 @@ class MemoryBudget:
             least=least,
         )
 
-    def _with_far(self, where: str, near: Choice, sharing: int) -> Choice:
+    def _with_far(self, where: str, near: Choice, shared_by: int) -> Choice:
         """The plan with carries far away, if that takes fewer evaluations than the one without."""
         target = target_of(self.target)
         if self.host_bytes:
@@ -237,7 +232,7 @@ class MemoryBudget:
             warn(message + " Write a larger budget instead, or `disk=`.", PolicyWarning)
         carry, n = near.sizes.carry, near.n
         k = near.sizes.most(near.budget - (self.host_bytes > 0) * FLYING * carry)
-        host, disk = (size // sharing // max(carry, 1) for size in (self.host_bytes, self.disk_bytes))
+        host, disk = (size // shared_by // max(carry, 1) for size in (self.host_bytes, self.disk_bytes))
         if k < 0 or not carry:
             return near
         if n is None:
@@ -245,8 +240,8 @@ class MemoryBudget:
             host, disk = (host, disk - (host + disk) % 2) if disk else (host - host % 2, 0)
             if host + disk < 2:
                 return near
-            return dataclasses.replace(near, carries=min(k, 4096), host=host, disk=disk)
-        k = min(k, max(n - 2, 0))
+            return dataclasses.replace(near, carries=min(k, MOST), host=host, disk=disk)
+        k = min(k, plan.useful(n))
         used = plan.Periods.of(n, k, host + disk).far
         host = min(host, used)
         found = dataclasses.replace(near, carries=k, block=1, host=host, disk=used - host)

@@ -12,6 +12,7 @@ from . import mixed, plan
 WORKING = 5  # carries at work in a sweep: the initial one, the present and the next, and two cotangents
 FEW = 4096  # bytes that are in no plan, as they would be taken for a small carry: half of them what all programs need
 FLYING = 3  # carries between the host's memory and the device, as counted for a stencil on a TPU v5e; one on an H100
+MOST = 4096  # stored carries of a loop of unknown length: whenever one is placed, all of them are looked at
 SLOT = 40  # bytes for each carry of a loop of unknown length that say which of them gives way to a new one
 
 
@@ -47,7 +48,7 @@ class Sizes(NamedTuple):
         most = (budget - self.sweep(0, 1)) // max(self.carry, 1)
         if not self.slot:
             return most
-        return next((k for k in range(min(most, 4096), -1, -1) if self.sweep(k, 1) <= budget), -1)
+        return next((k for k in range(min(most, MOST), -1, -1) if self.sweep(k, 1) <= budget), -1)
 
     def units(self, units: int) -> int:
         """Bytes of a sweep with units."""
@@ -66,12 +67,10 @@ class Sizes(NamedTuple):
         if most < 0:
             return
         if n is None:
-            yield min(most, 4096), 1
+            yield min(most, MOST), 1
             return
-        most = min(most, max(n - 2, 0))
-        for k in _spread(most):
-            rest = budget - self.scratch - (k + WORKING + bool(self.residual == 0)) * self.carry
-            size = min(rest // self.residual - 1, n - 1) if self.residual else 1
+        for k in _spread(min(most, plan.useful(n))):
+            size = min((budget - self.sweep(k, 1)) // self.residual - 1, n - 1) if self.residual else 1
             yield k, max(size, 1)
             yield k, 1
 

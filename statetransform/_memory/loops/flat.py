@@ -137,7 +137,7 @@ class Flat:
         n: int | None,
         xs: Any,
         is_still: Callable[[Any], bool] | None,
-        sharing: tuple[int, int],
+        shared_by: tuple[int, int],
         context: Context,
     ) -> tuple[Choice, Any]:
         """What a budget chooses, and the inputs of the loop.
@@ -150,7 +150,7 @@ class Flat:
           where: the loop, for messages.
           n: the number of steps; None if it is not known.
           xs: the inputs.
-          is_still, sharing, context: as for `loops.scan`.
+          is_still, shared_by, context: as for `loops.scan`.
         """
         leaves = [*self.consts, *self.init, *jax.tree.leaves(xs)]
         lanes = known_lanes(leaves)
@@ -158,9 +158,9 @@ class Flat:
         places = [sharding_in(context.sharding_of, leaf) for leaf in leaves]
         target = target_of(budget.target, *leaves, *places)
         sizes = self.sizes(xs, target, places, is_still)._replace(slot=SLOT if n is None else 0)
-        choice = budget.choose(where, n, sizes, lanes=math.prod(lanes), sharing=sharing)
+        choice = budget.choose(where, n, sizes, lanes=math.prod(lanes), shared_by=shared_by)
         if is_still is None:  # the budget of a function counts lanes by itself
-            seen = noticed(len(lanes), budget.later(where, choice))
+            seen = noticed(len(lanes), functools.partial(budget.notice, where, choice))
             marked = jax.custom_jvp(lanes_first)  # what is not differentiated stores nothing
             marked.defjvp(lambda primals, dots: (seen(primals[0]), dots[0]), symbolic_zeros=True)
             self.consts, self.init, xs = marked((self.consts, self.init, xs))

@@ -45,7 +45,7 @@ def scan(
     block: int = 1,
     watch: ProgressBar | None = None,
     is_still: Callable[[Any], bool] | None = None,
-    sharing: tuple[int, int] = (1, 1),
+    shared_by: tuple[int, int] = (1, 1),
     context: Context = _NOTHING_KNOWN,
     **options: Any,
 ) -> tuple[Any, Any]:
@@ -56,8 +56,8 @@ def scan(
       checkpoint: the number of stored carries besides the initial one, a name that `stored_carries` knows, or a budget;
         "step" for all carries, None for all residuals; or the step backwards.
       block: of how many steps to store the residuals; 0 for units that hold a carry or the residuals of a step.
-      is_still: whether an array is known to have no tangent, for what a budget of a function has to count.
-      sharing: how many loops share a budget's room on the device, and how many that far away.
+      is_still: of a loop in a function with a budget, whether an array is known to have no tangent; else None.
+      shared_by: how many loops share a budget's room on the device, and how many that far away.
       context: what is known of the call, for a budget.
       unroll, **options: for the undifferentiated loop.
     """
@@ -77,22 +77,22 @@ def scan(
         return whole()  # JAX's own error: the axis that a loop steps along is not sharded
     flat = Flat(fun, init, jax.tree.map(slice_type, xs))
     if isinstance(checkpoint, MemoryBudget):
-        choice, xs = flat.planned(checkpoint, where, n, xs, is_still, sharing, context)
+        choice, xs = flat.planned(checkpoint, where, n, xs, is_still, shared_by, context)
         k, block, room = choice.carries, choice.block, checkpoint.room(where, choice)
         if choice.is_plain and watch is None:
             body = lambda carry, x: flat.call(flat.consts, carry, x)
             return flat.unflatten(*lax.scan(body, flat.init, jax.tree.leaves(xs), n, **options))
     refuse_references(where, flat.reference, _OWN_RULE)
     needed = all_leaves if room else flat.needed
-    k = min(k, max(n - 2, 0)) if block else k
+    k = min(k, plan.useful(n)) if block else k
     step = Step(flat.call, flat.y_avals, reverse, k, block, room, watch, n, flat.avals, needed)
     if watch is None:
         plain = lambda consts, init, xs: lax.scan(functools.partial(step.fun, consts), init, xs, n, **options)
     else:
         plain = functools.partial(sweep.plain, step)
     forward, backward, consts = _sweeps(step, flat, where, checkpoint)
-    again = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
-    loop = CheckpointedLoop(plain, forward, flat.moves, flat.reached, backward, again)
+    nested = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
+    loop = CheckpointedLoop(plain, forward, flat.moves, flat.reached, backward, nested)
     return flat.unflatten(*loop(consts, flat.init, [jnp.asarray(x) for x in jax.tree.leaves(xs)]))
 
 
@@ -115,7 +115,7 @@ def while_loop(
     checkpoint: int | str | MemoryBudget | None,
     watch: ProgressBar | None = None,
     is_still: Callable[[Any], bool] | None = None,
-    sharing: tuple[int, int] = (1, 1),
+    shared_by: tuple[int, int] = (1, 1),
     context: Context = _NOTHING_KNOWN,
 ) -> Any:
     """:func:`jax.lax.while_loop` with a reverse mode that stores at most `k` carries, and stops after `max_steps`.
@@ -128,7 +128,7 @@ def while_loop(
     k, room = 0 if is_planned else stored_carries(where, checkpoint, max_steps), None
     flat = Flat(lambda carry, _: (fun(carry), None), init, None)
     if isinstance(checkpoint, MemoryBudget):
-        choice, _ = flat.planned(checkpoint, where, None, None, is_still, sharing, context)
+        choice, _ = flat.planned(checkpoint, where, None, None, is_still, shared_by, context)
         k, room = choice.carries, checkpoint.room(where, choice)
     refuse_references(where, flat.reference, _OWN_RULE)
     goes, consts = flat.test(test)
@@ -141,13 +141,13 @@ def while_loop(
         start, done = (jnp.int32(0), init), lambda state: state[0]
         count, carry = watched_while(lambda state: goes_on(consts)(*state), advance, start, watch, done)
         if watch is not None:
-            jax.debug.callback(watch.over, count)
+            jax.debug.callback(watch.ended, count)
         return carry, []
 
     if checkpoint is None:
         return flat.unflatten(plain(consts, flat.init, [])[0], [])[0]
 
-    def again(consts: Leaves, init: Leaves, xs: Leaves, saved: Any) -> tuple[Leaves, Leaves]:
+    def nested(consts: Leaves, init: Leaves, xs: Leaves, saved: Any) -> tuple[Leaves, Leaves]:
         go = lambda consts: lambda carry: step.fun(consts, carry, xs)[0]
         run = lambda consts, carry, x: (lax.cond(x[0] < saved.n, go(consts), lambda carry: carry, carry), [])
         bounded = dataclasses.replace(step, fun=run)
@@ -159,7 +159,7 @@ def while_loop(
             return carry, xs, saved
 
         # Without a bound, no loop that can be transposed does the same.
-        backward, bounded = functools.partial(sweep.backward, step), None if max_steps is None else again
+        backward, bounded = functools.partial(sweep.backward, step), None if max_steps is None else nested
         return CheckpointedLoop(
             plain, forward, flat.moves, flat.reached, backward, bounded, _NEEDS_BOUND.format(where), near
         )

@@ -40,14 +40,15 @@ class Rewriter:
 
     Args:
       checkpoint: as for `loops.scan`.
-      sharing: how many loops share a budget's room on the device, and how many that far away.
-      plans_scans: whether `while` loops alone are changed, for a budget of a function that plans its scans by itself.
+      shared_by: how many loops share a budget's room on the device, and how many that far away.
+      only_while: whether scans stay as they are: the plan of a function's budget opens them itself (`plans/opened.py`).
     """
 
     def __init__(
-        self, checkpoint: int | str | MemoryBudget, sharing: tuple[int, int], plans_scans: bool = False
+        self, checkpoint: int | str | MemoryBudget, shared_by: tuple[int, int], only_while: bool = False
     ) -> None:
-        self._checkpoint, self._sharing, self._plans_scans = checkpoint, sharing, plans_scans
+        self._checkpoint, self._shared_by, self._only_while = checkpoint, shared_by, only_while
+        self._options: dict[str, Any] = {"checkpoint": checkpoint, "shared_by": shared_by}  # of the loops
         self._in_steps: dict[int, Rewriter] = {}  # by the number of loops in the step
         self._changed: dict[int, tuple[Any, Any]] = {}  # by identity, with the program itself to keep it alive
 
@@ -58,11 +59,11 @@ class Rewriter:
         """
         if not isinstance(self._checkpoint, MemoryBudget):
             return self
-        n = max(number_of_loops(jaxpr, self._plans_scans), 1)
+        n = max(number_of_loops(jaxpr, self._only_while), 1)
         if n not in self._in_steps:
-            half = max(self._checkpoint.bytes // self._sharing[0] // 2, 1)
+            half = max(self._checkpoint.bytes // self._shared_by[0] // 2, 1)
             near = dataclasses.replace(self._checkpoint, size=half, host=None, disk=None, folder=None)
-            self._in_steps[n] = Rewriter(near, (n, 1), self._plans_scans)
+            self._in_steps[n] = Rewriter(near, (n, 1), self._only_while)
         return self._in_steps[n]
 
     def changed(self, jaxpr: Any, caller: Place | None = None) -> Any:
@@ -76,7 +77,7 @@ class Rewriter:
 
     def _visit(self, eqn: Any, inputs: Sequence[Any], place: Place) -> Sequence[Any]:
         is_rule = kind_of(eqn) is Kind.RULE
-        if not _concerns(eqn) or (is_rule and self._plans_scans):  # a rule has its loops run, and not reversed
+        if not _concerns(eqn) or (is_rule and self._only_while):  # a rule has its loops run, and not reversed
             return _jax.bind(eqn.primitive, inputs, eqn.params)
         if eqn.primitive.name == "scan":
             return self._scan(eqn, inputs, place)
@@ -115,15 +116,14 @@ class Rewriter:
 
     def _scan(self, eqn: Any, inputs: Sequence[Any], place: Place) -> list[Any]:
         params = eqn.params
-        in_step = self if self._plans_scans else self._in_step(params["jaxpr"])
+        in_step = self if self._only_while else self._in_step(params["jaxpr"])
         inner = in_step.changed(params["jaxpr"], place.inside(params["jaxpr"]))
-        obstacle = "" if self._plans_scans else _obstacle(eqn)
+        obstacle = "" if self._only_while else _obstacle(eqn)
         if obstacle:
             warn(f"policies.loops: the scan{_at(place)} keeps all its residuals, since it {obstacle}.", PolicyWarning)
         scan: Callable[..., Any] = lax.scan
-        if not obstacle and not self._plans_scans and _is_floating(eqn):
-            options: Any = {"where": f"the scan{_at(place)}", "checkpoint": self._checkpoint, "sharing": self._sharing}
-            scan = functools.partial(loops.scan, **options)
+        if not obstacle and not self._only_while and _is_floating(eqn):
+            scan = functools.partial(loops.scan, where=f"the scan{_at(place)}", **self._options)
         carry, ys = rescanned(scan, eqn, inputs, functools.partial(_jax.run, inner))
         return [*carry, *ys]
 
@@ -132,7 +132,7 @@ class Rewriter:
             return _jax.bind(eqn.primitive, inputs, eqn.params)
         params, where = eqn.params, f"the while_loop{_at(place)}"
         obstacle = _obstacle(eqn)
-        if obstacle and self._plans_scans:  # it may not be differentiated
+        if obstacle and self._only_while:  # it may not be differentiated
             return _jax.bind(eqn.primitive, inputs, params)
         if obstacle:
             raise TypeError(
@@ -150,10 +150,9 @@ class Rewriter:
         test = lambda carry: _jax.run(params["cond_jaxpr"], *inputs[:n], *carry)[0]
         step = lambda carry: _jax.run(body, *inputs[n:m], *carry)
         is_on, advance = _of_all_lanes(test, step) if params["cond_jaxpr"].out_avals[0].shape else (test, step)
-        options: Any = {"where": where, "checkpoint": self._checkpoint, "sharing": self._sharing}
-        if self._plans_scans:
-            options["is_still"] = lambda _: False
-        return loops.while_loop(is_on, advance, list(inputs[m:]), max_steps=None, **options)
+        is_still = (lambda _: False) if self._only_while else None
+        options: Any = {"where": where, "max_steps": None, "is_still": is_still, **self._options}
+        return loops.while_loop(is_on, advance, list(inputs[m:]), **options)
 
     def _shard_map(self, eqn: Any, inputs: Sequence[Any], place: Place) -> list[Any]:
         params = eqn.params
@@ -180,26 +179,26 @@ def _of_all_lanes(test: Callable[[Any], Any], step: Callable[[Any], Any]) -> tup
     return lambda carry: jnp.any(test(carry)), advance
 
 
-def number_of_loops(jaxpr: Any, of_unknown_length: bool = False) -> int:
+def number_of_loops(jaxpr: Any, only_while: bool = False) -> int:
     """How many loops of a program (or `while` loops alone) store something while others run: not those in a step."""
-    kind = lambda eqn: eqn.primitive.name == "while" if of_unknown_length else kind_of(eqn) is Kind.LOOP
+    kind = lambda eqn: eqn.primitive.name == "while" if only_while else kind_of(eqn) is Kind.LOOP
     is_loop = lambda eqn: kind(eqn) and _is_floating(eqn)
     return sum(is_loop(site.eqn) and not any(map(is_loop, site.path)) for site in walk(jaxpr))
 
 
-def with_reversible_loops(jaxpr: Any, size: int) -> Any:
+def with_reverse_mode(jaxpr: Any, size: int) -> Any:
     """A closed jaxpr whose `while` loops have a reverse mode: for the planner of a budget, which opens only scans.
 
     Together they have half of the bytes. Where that is not enough they store no carries, and the plan has to show
     whether the rest fits.
     """
-    n = number_of_loops(jaxpr, of_unknown_length=True)
+    n = number_of_loops(jaxpr, only_while=True)
     if not n:
         return jaxpr
     try:
-        return Rewriter(MemoryBudget(max(size // 2, 1)), (n, 1), plans_scans=True).changed(jaxpr)
+        return Rewriter(MemoryBudget(max(size // 2, 1)), (n, 1), only_while=True).changed(jaxpr)
     except BudgetError:
-        return Rewriter(0, (1, 1), plans_scans=True).changed(jaxpr)
+        return Rewriter(0, (1, 1), only_while=True).changed(jaxpr)
 
 
 def _concerns(eqn: Any) -> bool:

@@ -73,6 +73,11 @@ def table(c: int, n: int) -> np.ndarray:
     return np.array([[min(beta(i, j), LIMIT) for j in range(width)] for i in range(c + 1)], np.int32)
 
 
+def useful(n: int) -> int:
+    """How many stored carries a loop of `n` steps has a use for: the first one and the last are there without."""
+    return max(n - 2, 0)
+
+
 class Periods(NamedTuple):
     """A loop in segments: the carry before each of them but the last goes far away.
 
@@ -94,7 +99,7 @@ class Periods(NamedTuple):
         last one may be longer: its steps are advanced up to `r + 1` times, those of the others up to `r` times. With
         enough room far away `r` is 1, and a segment has `k + 2` steps.
         """
-        c = min(k, max(n - 2, 0)) + 1
+        c = min(k, useful(n)) + 1
         if n <= beta(c, 2) or far < 1:
             return cls(n, 0, n)
         r = 1

@@ -75,21 +75,15 @@ class ProgressBar:
                 self._close()
 
     def ended(self, *_: Any) -> None:
-        """The forward sweep of a loop of known length has ended; XLA may say so once the backward sweep has begun."""
+        """The loop has ended: the call waits for its arguments. It may come once the backward sweep has begun."""
         with self._lock:
             self._fill()
 
     def _fill(self) -> None:
         if self._bar is not None and not self._is_backward:
-            self._bar.update(self._bar.total - self._bar.n if self._bar.total else 0)
+            if self._bar.total:
+                self._bar.update(self._bar.total - self._bar.n)
             self._close()
-
-    def over(self, done: Any) -> None:
-        """A loop whose length was not known has ended."""
-        del done
-        with self._lock:
-            if not self._is_backward:
-                self._close()
 
     def _close(self) -> None:
         if self._bar is not None:

@@ -20,7 +20,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax import lax
 
-from ..._jax import barrier, eval_jaxpr, is_differentiable, part_of, slice_type, typeof, without_unused
+from ..._jax import barrier, eval_jaxpr, is_differentiable, part_of, slice_type, typeof, without_unused, zeros_like
 from ..programs.step_counts import counted
 from ..programs.walk import backward_slice
 from .arrays import Index, Leaves, merge, pick, put, read_row, select, take, write_row
@@ -142,6 +142,11 @@ class ByVjp:
         self.needed = step.needed(selected)
         self._is_live = is_live
 
+    def starting(self, ct_carry: Leaves) -> Cotangents:
+        """The cotangents that a backward sweep starts from: those of the last carry, and nothing yet of the others."""
+        nothing = lambda leaves, mask: [zeros_like(x) for x in pick(leaves, mask)]
+        return nothing(self.consts, self.selected.consts), ct_carry, nothing(self.xs, self.selected.xs)
+
     @functools.cached_property
     def _live(self) -> tuple[Step, tuple[bool, ...]]:
         """The step without what no cotangent comes from, and which leaves of the carry have one after some step.
@@ -178,7 +183,7 @@ class ByVjp:
             jax.debug.callback(self.step.watch.ended, *known[:1])
         return carry, ys, recorded
 
-    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index) -> Leaves:
+    def record_again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index) -> Leaves:
         """Records the steps of a block from the carry before it, from a row on, if that is to be."""
         del first, behind, carry, row
         return recorded
@@ -230,7 +235,7 @@ class ByTape(ByVjp):
             carry, recorded, ys = fori_loop(first, self._length, self._recording(first, row), state, self.step.watch)
         return carry, ys, recorded
 
-    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index) -> Leaves:
+    def record_again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index) -> Leaves:
         with counted(self._length - self._last, self._count):
             return lax.fori_loop(first, behind, self._recording(first, row), (carry, recorded))[1]
 

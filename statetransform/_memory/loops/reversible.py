@@ -19,10 +19,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ..._jax import zeros_like
 from ..programs.step_counts import counted
 from . import sweep
-from .arrays import Index, Leaves, empty, empty_rows, pick, read_row, take, write_row
+from .arrays import Index, Leaves, empty, empty_rows, read_row, take, write_row
 from .progress import fori_loop
 from .reverse import ByVjp
 from .step import Cotangents, Saved, Selected, Step
@@ -75,8 +74,7 @@ def backward(
     if not any(step.needed(selected)):
         return sweep.backward(step, selected, consts, xs, saved, ct_carry, ct_ys, is_live)
     reverse = ByVjp(step, selected, consts, xs, None, ct_ys, is_live)
-    nothing = lambda leaves, mask: [zeros_like(x) for x in pick(leaves, mask)]
-    cts = nothing(consts, selected.consts), ct_carry, nothing(xs, selected.xs)
+    cts = reverse.starting(ct_carry)
 
     def steps(first: Index, behind: Index, carry: Leaves, cts: Cotangents, watch: Any = None) -> Cotangents:
         def one(j: Index, state: Any) -> Any:

@@ -27,8 +27,8 @@ class Step:
       fun: the step.
       y_avals: the abstract values of its outputs.
       is_reversed: whether the loop goes through its inputs and outputs backwards.
-      k: how many carries may be stored besides the initial one; of `units`, the number of units.
-      block: how many steps are reversed together; 0 where `units` are.
+      k: how many carries may be stored besides the initial one; with `block=0`, how many units there are.
+      block: how many steps are reversed together; 0 for units that hold a carry or the residuals of a step (`mixed`).
       room: where carries are stored far away.
       watch: what is told on the way.
       length: the number of steps of the loop; None if it is not known in advance.

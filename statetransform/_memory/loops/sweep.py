@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..._jax import zeros_like
 from ..programs.step_counts import counted
 from .arrays import Index, Leaves, empty, empty_rows, pick, select
 from .far.memory import Far
@@ -92,8 +91,7 @@ def backward(
     """
     n = largest_of_lanes(saved.n) if step.length is None else step.length
     reverse, blocks = reverse_of(step, n, selected, consts, xs, saved.n, ct_ys, is_live)
-    nothing = lambda leaves, mask: [zeros_like(x) for x in pick(leaves, mask)]
-    cts = nothing(consts, selected.consts), ct_carry, nothing(xs, selected.xs)
+    cts = reverse.starting(ct_carry)
     if saved.far is not None:
         return _by_segments(reverse, n, saved, saved.far, cts)
     # A single block is reversed in one go: a watch around it would only make copies.
@@ -156,7 +154,7 @@ def unwind(
         first, behind = blocks.position(block), blocks.position(block + 1)
         recorded, row = reverse.sharing.read(stack, own)
         # The forward sweep has recorded the last block.
-        recorded = reverse.again(first, jnp.where(j == 0, first, behind), carry, recorded, row)
+        recorded = reverse.record_again(first, jnp.where(j == 0, first, behind), carry, recorded, row)
         recorded, cts = reverse.reverse(first, behind, carry, recorded, row, cts)
         stack, own = reverse.sharing.write(stack, recorded)
         return stack.pop(), own, cts

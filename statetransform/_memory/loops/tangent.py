@@ -38,11 +38,11 @@ class CheckpointedLoop:
         such as the covariance of a filter, are computed again and not differentiated.
       reached: what of a selection gets a cotangent if some leaves of the last carry and some outputs have one.
       backward: the cotangents of these; see `sweep.backward`.
-      again: an equivalent loop that JAX can differentiate, used for derivatives of the sweeps. Also receives what was
+      nested: an equivalent loop that JAX can differentiate, used for derivatives of the sweeps. Also receives what was
         saved, which holds the number of steps. None if there is no such loop: then the sweeps themselves are
         differentiated, in forward mode only.
-      cure: what to say where reverse mode over reverse mode needs `again`.
-      near: where there is no `again`, the same loop with sweeps that can be differentiated, if these cannot: carries
+      cure: what to say where reverse mode over reverse mode needs `nested`.
+      near: where there is no `nested`, the same loop with sweeps that can be differentiated, if these cannot: carries
         that go to files have no tangents.
     """
 
@@ -51,7 +51,7 @@ class CheckpointedLoop:
     moves: Callable[[Selected], Selected]
     reached: Callable[[Selected, Sequence[bool], Sequence[bool]], Selected]
     backward: Callable[[Selected, Leaves, Leaves, Saved, Leaves, Leaves, Sequence[bool]], Cotangents]
-    again: Callable[[Leaves, Leaves, Leaves, Saved], tuple[Leaves, Leaves]] | None
+    nested: Callable[[Leaves, Leaves, Leaves, Saved], tuple[Leaves, Leaves]] | None
     cure: str = ""
     near: CheckpointedLoop | None = None
 
@@ -147,7 +147,7 @@ class Tangent:
     def transpose(self, residuals: Leaves, cts: Leaves) -> Leaves:
         """The cotangents of the selected primals, by the backward sweep; None for zero, in and out."""
         sweep = jax.custom_jvp(self.sweep)
-        sweep.defjvp(lambda args, dots: (sweep(*args), jax.jvp(self.again, args, dots)[1]))
+        sweep.defjvp(lambda args, dots: (sweep(*args), jax.jvp(self.differentiable_sweep, args, dots)[1]))
         out = sweep(*self.tree.unflatten(residuals), list(cts))
         # The others are zero for certain: they must not meet an infinite slope outside of the loop.
         is_reached = [flag for pair in zip(self.reached(cts), self.selected, strict=True) for flag in pick(*pair)]
@@ -168,9 +168,9 @@ class Tangent:
         ct_carry = [zeros(aval) if ct is None else ct for aval, ct in zip(avals, ct_carry, strict=True)]
         return jax.tree.leaves(self.loop.backward(self.selected, consts, xs, saved, ct_carry, ct_ys, is_live))
 
-    def again(self, primals: Primals, saved: Saved, cts: Leaves) -> Leaves:
+    def differentiable_sweep(self, primals: Primals, saved: Saved, cts: Leaves) -> Leaves:
         """The same cotangents as of the backward sweep, differentiable."""
-        if self.loop.again is None:
+        if self.loop.nested is None:
             rule = self if self.loop.near is None else dataclasses.replace(self, loop=self.loop.near)
             saved_by = lambda primals: rule.loop.forward(self.selected, *primals)[2]
             sweeps = lambda primals, cts: rule.sweep(primals, saved_by(primals), cts)
@@ -184,9 +184,9 @@ class Tangent:
         """The loop as a function of what is differentiated, and its argument."""
 
         def fun(*some: Leaves) -> Leaves:
-            again = self.loop.again or forward_only(lambda *args: self.loop.plain(*args[:3]), self.loop.cure)
+            loop = self.loop.nested or forward_only(lambda *args: self.loop.plain(*args[:3]), self.loop.cure)
             consts, init, xs = [merge(*parts) for parts in zip(primals, self.selected, some, strict=True)]
-            return pick(jax.tree.leaves(again(consts, init, xs, saved)), self.is_moving)
+            return pick(jax.tree.leaves(loop(consts, init, xs, saved)), self.is_moving)
 
         return fun, tuple(pick(whole, mask) for whole, mask in zip(primals, self.selected, strict=True))
 

@@ -41,7 +41,7 @@ def forward(
     """Runs steps while a test holds, storing carries along the way.
 
     Under `vmap` all lanes take the same number of steps, those behind a lane's last one leaving its carry as it is.
-    `test` says whether step `i` is to run on a carry; it is False from the first time on that it is.
+    `test` says whether step `i` is to run on a carry. Once it is False it stays so, while other lanes go on.
     """
     if step.room:
         return _far_away(step, step.room, test, consts, init)
@@ -56,9 +56,9 @@ def forward(
         moving, stack = state
         i, carry = moving[0], pick(moving[-1], needed)
         stack, is_stored = place(stack, i)
-        place_now = stack.rows[stack.top]
-        old = read_row(stack.slots, place_now, carry)
-        stack = stack._replace(slots=write_row(stack.slots, place_now, select(is_stored, carry, old)))
+        row = stack.rows[stack.top]
+        old = read_row(stack.slots, row, carry)
+        stack = stack._replace(slots=write_row(stack.slots, row, select(is_stored, carry, old)))
         until = i + jnp.maximum(i // (SHARE * (step.k + 1)), 1)
         goes = lambda moving: (moving[0] < until) & largest_of_lanes(moving[2])
         return lax.while_loop(goes, advance, moving), stack

@@ -19,7 +19,7 @@ from ... import _jax
 from ..context import Context, Lanes
 from ..loops.arrays import merge, pick
 from ..loops.budget import MemoryBudget
-from ..loops.others import with_reversible_loops
+from ..loops.others import with_reverse_mode
 from ..programs.references import made_in
 from ..programs.rewrite import program_of
 from ..programs.walk import backward_slice
@@ -44,7 +44,7 @@ def planned(fun: Callable[..., Any], budget: MemoryBudget, context: Context) -> 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
         traced, shapes, leaves = program_of(fun, args, kwargs)
-        closed = with_reversible_loops(traced, max(budget.bytes // context.lanes.count, 1))
+        closed = with_reverse_mode(traced, max(budget.bytes // context.lanes.count, 1))
         flags = jax.tree.leaves(jax.tree.broadcast(context.active, shapes))
         body, consts = _jax.without_constvars(closed)
         name = getattr(fun, "__name__", type(fun).__name__)
@@ -80,8 +80,6 @@ def _guess(body: Any, flags: list[bool]) -> tuple[bool, ...]:
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Call:
     """A call of a flat function under a budget.
-
-    Where a gradient is around lanes, they become part of the function: what they share has one gradient.
 
     Attributes:
       name: of the function.

@@ -30,6 +30,7 @@ _WORK = PRODUCTS | LOOPS
 _NOWHERE = _jax.UserFrame("", 0, None, "")
 _SHARES = [2 ** (-k / 2) for k in range(1, 13)]  # of the bytes that the forward pass computes, in the largest block
 
+#: What blocks, and the steps of loops, may keep, as people write it.
 POLICIES: dict[str, Callable[..., Any] | None] = {
     "nothing": None,
     "dots": jax.checkpoint_policies.dots_saveable,

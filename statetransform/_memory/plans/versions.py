@@ -22,13 +22,13 @@ from .devices import partitioned
 from .existing import Held, scoped
 from .gradient import Pattern, flattened, gradient_step, joint_step, seen_in, without_equal, without_seen
 from .joint import Joint, build
-from .loops import Opened, has_batches, scans_in, with_budget, with_inputs_in_place, with_least, with_steps
+from .opened import Opened, has_batches, scans_in, with_budget, with_inputs_in_place, with_least, with_steps
 from .solve import Plan, Solver
 
 _ENDLESS = 1 << 62  # bytes with which a loop is not opened
 # Of the bytes of loops: the next way to open them. With 0.8, 48 LSTM steps within 43 % take 12.2 of the work, not 2.7.
 _LESS = 0.9
-_STEPS = ("dots", "products", "step")  # what the steps of loops may keep, as people write it
+_STEPS = ("dots", "dots without batch", "nothing")  # what the steps of loops may keep, keys of `POLICIES`
 
 
 class Version:
@@ -58,7 +58,7 @@ class Version:
         self._held: Mapping[int, Held] = {}
         self._has_all = True
 
-    def read(self, held: Mapping[int, Held], has_all: bool) -> Version:
+    def planned_by(self, held: Mapping[int, Held], has_all: bool) -> Version:
         """The same, planned by what its plain step holds as compiled: with all values, or those that exist."""
         recipe = "all" if has_all else "existing"
         found = Version(self.closed, self.pattern, (recipe,), self._written, self._shardings, self.target)
@@ -255,7 +255,7 @@ class Versions:
     def straight(self, held: Mapping[int, Held]) -> list[Version]:
         """As it is, planned by the values that exist as compiled, and by all; by all where nothing is known."""
         if not self._straight:
-            self._straight = [self.first.read(held, has_all) for has_all in (False, True)] if held else [self.first]
+            self._straight = [self.first.planned_by(held, all_) for all_ in (False, True)] if held else [self.first]
         return self._straight
 
     @functools.cached_property

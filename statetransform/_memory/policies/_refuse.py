@@ -27,8 +27,8 @@ _EXAMPLES = (
 )
 
 
-def check_policy(policy: Any) -> Any:
-    """Returns a policy, or ``None``, as it is.
+def check_policy(policy: Any) -> None:
+    """Refuses what is neither a policy nor ``None``.
 
     Raises:
       TypeError: This is not a policy; the message shows how to write what was probably meant.
@@ -38,9 +38,9 @@ def check_policy(policy: Any) -> Any:
     TypeError: a policy is a function, not the text 'dots_savable'. Write policy=policies.dots_saveable ...
     """
     if policy is None:
-        return None
+        return
     if isinstance(policy, MemoryBudget):
-        return policy()  # says where it belongs
+        policy()  # raises, and says where it belongs
     if not callable(policy):
         what = f"the text {policy!r}" if isinstance(policy, str) else f"{policy!r} of type {type(policy).__name__}"
         raise TypeError(f"a policy is a function, not {what}. {_instead(policy)}")
@@ -55,7 +55,6 @@ def check_policy(policy: Any) -> Any:
             f"policies.{name} makes a policy and is not one itself. Call it: "
             f"policy=policies.{name}({', '.join(needed)}). {_EXAMPLES}"
         )
-    return policy
 
 
 def _makes_policies(fun: Any) -> bool:

@@ -23,6 +23,7 @@ from ..loops.loops import scan as binomial_scan
 from ..programs.primitives import Kind, kind_of
 from ..programs.rewrite import Visitor, evaluate, rescanned, rewrite
 from ..programs.walk import counts_of_scan, inner_jaxprs, moving, walk
+from .checkpoints import POLICIES
 from .cost import is_batched
 
 
@@ -144,19 +145,19 @@ def with_steps(closed: Any, keeps: str) -> Opened:
 
     Args:
       closed: the closed jaxpr of the function.
-      keeps: "step" for nothing else, "products" for products of matrices, "dots" for all products.
+      keeps: what is kept, a key of `POLICIES`.
     """
-    policy = None if keeps == "step" else functools.partial(_is_kept, keeps == "dots")
-    step = functools.partial(jax.checkpoint, prevent_cse=False, policy=policy)
+    policy = POLICIES[keeps]
+    kept = policy and functools.partial(_is_kept, policy)
+    step = functools.partial(jax.checkpoint, prevent_cse=False, policy=kept)
     scan = lambda body, *args, **options: jax.lax.scan(step(body), *args, **options)
     run = lambda eqn, inputs: _scanned(scan, eqn, inputs, run)
     return Opened(rewrite(closed, _running(run)), (keeps,))
 
 
-def _is_kept(keeps_all: bool, primitive: Any, *avals: Any, **params: Any) -> bool:
-    """Whether a policy keeps a product. JAX rounds what it keeps, and does not know how to round complex numbers."""
-    dots = jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-    is_one = dots[not keeps_all](primitive, *avals, **params)
+def _is_kept(policy: Callable[..., Any], primitive: Any, *avals: Any, **params: Any) -> bool:
+    """Whether to keep a product. JAX rounds what a policy keeps, and does not know how to round complex numbers."""
+    is_one = policy(primitive, *avals, **params)
     return bool(is_one) and not any(jnp.issubdtype(aval.dtype, jnp.complexfloating) for aval in avals)
 
 
@@ -168,10 +169,10 @@ def has_batches(closed: Any) -> bool:
     )
 
 
-Run = Callable[[Any, Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
+RunScan = Callable[[Any, Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]  # gives the carry and the outputs
 
 
-def _scanned(scan: Callable[..., Any], eqn: Any, inputs: Sequence[Any], run: Run | None = None) -> Any:
+def _scanned(scan: Callable[..., Any], eqn: Any, inputs: Sequence[Any], run: RunScan | None = None) -> Any:
     """The carry and outputs of a scan that runs in some way; so do the loops in its step, with `run`."""
     inner, inner_consts = _jax.opened(eqn.params["jaxpr"]), _jax.consts_of(eqn.params["jaxpr"])
     plain = functools.partial(_jax.eval_jaxpr, inner, inner_consts)
@@ -179,7 +180,7 @@ def _scanned(scan: Callable[..., Any], eqn: Any, inputs: Sequence[Any], run: Run
     return rescanned(scan, eqn, inputs, step)
 
 
-def _running(run: Run) -> Visitor:
+def _running(run: RunScan) -> Visitor:
     """What runs the loops in some way where a jaxpr is rewritten."""
 
     def visit(eqn: Any, inputs: Sequence[Any], place: Any) -> Sequence[Any] | None:
