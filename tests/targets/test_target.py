@@ -235,7 +235,7 @@ def test_the_environment_of_a_machine_with_cards_is_left_alone(monkeypatch: pyte
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(compilers, "has_nvidia_gpu", lambda: True)
     monkeypatch.setattr(compilers, "has_tpu", lambda: True)
-    compilers.prepare()
+    compilers.prepare_environment()
     assert not before & set(os.environ)
 
 

@@ -247,7 +247,8 @@ class Planner:
     def _recalled(self, record: MeasuredPlan) -> Candidate:
         """The candidate that was the answer before."""
         version = self.versions.made_by(record.recipe, self._known.held)
-        plan = Plan(record.sequence, record.planned, record.cost, record.checkpoints)
+        cost = version.joint.graph.cost_of(record.sequence)  # that of the record is over the plain step's
+        plan = Plan(record.sequence, record.planned, cost, record.checkpoints)
         return Candidate(version, plan, record.cost)
 
     def _is_valid(self, record: MeasuredPlan) -> bool:

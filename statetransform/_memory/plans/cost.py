@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import math
 import types
@@ -30,10 +31,8 @@ ELEMENTWISE = primitives_of(Kind.CAST, Kind.ELEMENTWISE) | {"reduce_precision", 
 REDUCTIONS = primitives_of(Kind.REDUCTION)
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general"))
 LOOPS = primitives_of(Kind.LOOP)
-# These may write into the buffers of their operands.
+# These may write into the buffers of their operands, and do so within loops.
 INPLACE = frozenset(("while", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"))
-# Within loops these work in the buffers of their operands.
-_ALIASES = frozenset(("dynamic_update_slice", "while", "optimization_barrier", "scatter", "scatter-add"))
 
 
 def nbytes(aval: Any) -> int:
@@ -189,30 +188,21 @@ _RULES = {"conv_general_dilated": _copies, "dot_general": _copies, "scatter-add"
 
 
 def _peak_inside(jaxpr: Any, carries: Mapping[Any, Any]) -> int:
+    """The most bytes that one run of a body has alive at once, without its inputs; `carries` as of `_carries`."""
     body = _jax.opened(jaxpr)
-    last: dict[Any, int] = {}
-    for t, eqn in enumerate(body.eqns):
-        for atom in eqn.invars:
-            if not isinstance(atom, jex.Literal):
-                last[atom] = t
+    reads = [(atom, t) for t, eqn in enumerate(body.eqns) for atom in eqn.invars if not isinstance(atom, jex.Literal)]
     ends = len(body.eqns)
-    for atom in body.outvars:
-        if not isinstance(atom, jex.Literal):
-            last[atom] = ends
+    last = {**dict(reads), **{atom: ends for atom in body.outvars if not isinstance(atom, jex.Literal)}}
+    uses = collections.Counter(atom for atom, _ in reads)
     now, most, held = 0, 0, {}
     dying: dict[int, list[Any]] = {}
-    users: dict[Any, int] = {}
-    for eqn in body.eqns:
-        for atom in eqn.invars:
-            if not isinstance(atom, jex.Literal):
-                users[atom] = users.get(atom, 0) + 1
     for t, eqn in enumerate(body.eqns):
         given = [var for var in dying.get(t, ()) if held[var]] if eqn.primitive.name in LOOPS else []
         for var in eqn.outvars:
             is_alike = is_elementwise(eqn)
-            fused = is_alike and users.get(var, 0) == 1 and last.get(var) != ends
+            fused = is_alike and uses[var] == 1 and last.get(var) != ends
             fused |= var in carries and last.get(carries[var], -1) < t + is_alike  # it takes the buffer of the carry
-            size = 0 if fused or is_view(eqn) or eqn.primitive.name in _ALIASES else nbytes(var.aval)
+            size = 0 if fused or is_view(eqn) or eqn.primitive.name in INPLACE else nbytes(var.aval)
             if var in last:
                 dying.setdefault(last[var], []).append(var)
                 held[var] = size

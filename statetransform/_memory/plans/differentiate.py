@@ -10,6 +10,7 @@ cotangents than was thought, the others' are zero. Where others have, the forwar
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..._base.errors import PolicyWarning
 from ..._base.sites import warn
 from ..._jax import zero_tangent
 from ..context import Lanes
+from ..loops.arrays import merge, pick
 from ..loops.budget import MemoryBudget
 from ..loops.lanes import lanes_first, noticed
 from ..loops.linear import Linear
@@ -148,63 +150,51 @@ class Budgeted:
     def _jvp_of(
         self, program: Callable[..., list[Any]], moves: tuple[bool, ...], primals: Leaves, tangents: Leaves
     ) -> tuple[list[Any], list[Any]]:
-        which = [i for i, flag in enumerate(moves) if flag]
-        fun = self._restricted(which, primals, program)
-        out, dots = jax.jvp(fun, [primals[i] for i in which], [tangents[i] for i in which])
-        return out, dots
+        """What a program for the function gives, and its tangents."""
+        fun = lambda *some: program(*merge(primals, moves, some))
+        return jax.jvp(fun, pick(primals, moves), pick(tangents, moves))
 
-    def _restricted(
-        self, which: list[int], primals: Leaves, program: Callable[..., list[Any]] | None = None
-    ) -> Callable[..., list[Any]]:
-        def fun(*some: Any) -> list[Any]:
-            whole = list(primals)
-            for i, x in zip(which, some, strict=True):
-                whole[i] = x
-            return (program or self.plain)(*whole)
-
-        return fun
+    def _restricted(self, moves: tuple[bool, ...], primals: Leaves) -> Callable[..., list[Any]]:
+        """The outputs that can have cotangents, as a function of the inputs that are differentiated."""
+        return lambda *some: pick(self.plain(*merge(primals, moves, some)), self._can)
 
     def _tangent(
         self, moves: tuple[bool, ...], primals: Leaves, tangents: Leaves, out: list[Any], kept: list[Any]
     ) -> list[Any]:
         """The tangents of the outputs, as one linear equation in those of the inputs."""
-        n, which = len(primals), [i for i, flag in enumerate(moves) if flag]
-        moving_out = [i for i, can in enumerate(self._can) if can]
+        n = len(primals)
 
         def forward_mode(residuals: Leaves, dots: Leaves) -> list[Any]:
             primals = residuals[:n]
-            moved = jax.jvp(self._restricted(which, primals), [primals[i] for i in which], list(dots))[1]
-            return [moved[i] for i in moving_out]
+            return jax.jvp(self._restricted(moves, primals), pick(primals, moves), list(dots))[1]
 
         def primal(residuals: Leaves, dots: Leaves) -> list[Any]:
-            shifted = [residuals[i] + dot for i, dot in zip(which, dots, strict=True)]
-            moved = self._restricted(which, residuals[:n])(*shifted)
-            return [moved[i] for i in moving_out]
+            primals = residuals[:n]
+            return self._restricted(moves, primals)(*map(operator.add, pick(primals, moves), dots))
 
         def transpose(residuals: Leaves, cts: Leaves) -> list[Any]:
             return self._backward(moves)(list(residuals[:n]), list(residuals[n:]), list(cts))
 
-        avals = tuple(self._body.outvars[i].aval.strip_weak_type() for i in moving_out)
+        avals = tuple(var.aval.strip_weak_type() for var in pick(self._body.outvars, self._can))
         linear = Linear(forward_mode, transpose, avals, n + len(kept), primal)
-        moved = iter(linear([*primals, *kept], [tangents[i] for i in which]))
-        return [next(moved) if can else zero_tangent(y) for can, y in zip(self._can, out, strict=True)]
+        moved = linear([*primals, *kept], pick(tangents, moves))
+        return merge([zero_tangent(y) for y in out], self._can, moved)
 
     def _backward(self, moves: tuple[bool, ...]) -> Callable[..., list[Any]]:
         """The cotangents of the inputs that are differentiated, differentiable in its turn."""
-        which = [i for i, flag in enumerate(moves) if flag]
-        moving_out = [i for i, can in enumerate(self._can) if can]
 
-        def again(primals: Leaves, cts: Leaves) -> list[Any]:
+        def plain(primals: Leaves, cts: Leaves) -> list[Any]:
             """The same without the plan."""
-            present = [k for k, ct in enumerate(cts) if ct is not None]
-            some = lambda *xs: [self._restricted(which, primals)(*xs)[moving_out[k]] for k in present]
-            _, pull = jax.vjp(some, *[primals[i] for i in which])
-            return list(pull([cts[k] for k in present]))
+            present = [ct is not None for ct in cts]
+            some = lambda *xs: pick(self._restricted(moves, primals)(*xs), present)
+            _, pull = jax.vjp(some, *pick(primals, moves))
+            return list(pull(pick(cts, present)))
 
         def run(primals: Leaves, kept: Leaves, cts: Leaves) -> list[Any]:
-            given = {moving_out[k]: ct for k, ct in enumerate(cts) if ct is not None}
+            everywhere = merge([None] * len(self._can), self._can, cts)
+            given = {i: ct for i, ct in enumerate(everywhere) if ct is not None}
             if not given:
-                return [jnp.zeros_like(primals[i]) for i in which]
+                return list(map(jnp.zeros_like, pick(primals, moves)))
             guessed = {i for i, wanted in enumerate(self._guess) if wanted}
             if given.keys() < guessed:
                 zero = lambda i: _jax.zeros(self._body.outvars[i].aval)
@@ -217,8 +207,7 @@ class Budgeted:
         def rule(args: Any, dots: Any) -> Any:
             primals, _, cts = args
             dots_primals, _, dots_cts = dots
-            fun = lambda primals, cts: again(primals, cts)
-            return backward(*args), jax.jvp(fun, (primals, cts), (dots_primals, dots_cts))[1]
+            return backward(*args), jax.jvp(plain, (primals, cts), (dots_primals, dots_cts))[1]
 
         backward.defjvp(rule)
         return backward

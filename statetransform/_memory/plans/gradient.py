@@ -33,7 +33,7 @@ def gradient_step(closed: Any, pattern: Pattern, n_seen: int = 0) -> Callable[..
     Args:
       closed: the closed jaxpr of the function, without constants that are tracers.
       pattern: what is differentiated.
-      n_seen: how many of its last outputs have no cotangents.
+      n_seen: how many of its last outputs are those of `seen_in`, which have no cotangents.
     """
     body, consts = _jax.opened(closed), _jax.consts_of(closed)
     n_inputs, n_outputs = len(body.invars), len(body.outvars) - n_seen
@@ -61,7 +61,7 @@ def joint_step(closed: Any, pattern: Pattern, seen: Sequence[Any] = ()) -> Any:
     Args:
       closed: the closed jaxpr of the function, without constants that are tracers.
       pattern: what is differentiated.
-      seen: variables of the function whose values are returned, too, behind the outputs.
+      seen: variables of the function whose values are returned, too, behind the outputs: see `seen_in`.
     """
     body = _jax.opened(closed)
     avals = [var.aval for var in body.invars]
@@ -121,7 +121,10 @@ def _known_by(eqn: Any, numbers: Mapping[Any, Any]) -> Any:
 
 
 def seen_in(closed: Any) -> dict[Any, int]:
-    """The arrays of a function that something in it reads, and which of its equations computes each."""
+    """The arrays of a function that something in it reads, and which of its equations computes each.
+
+    A gradient step returns them until it is flattened, so that its nodes are known by the equations of the function.
+    """
     body = _jax.opened(closed)
     read = {atom for eqn in body.eqns for atom in eqn.invars if not isinstance(atom, jex.Literal)}
     made = ((var, t) for t, eqn in enumerate(body.eqns) for var in eqn.outvars)

@@ -146,17 +146,17 @@ _lock = threading.Lock()
 _known: collections.OrderedDict[tuple[str, Path | None], Known] = collections.OrderedDict()
 
 
-def known_of(step: Any, written: Any = None, shardings: Sequence[Any] = (), target: Target | None = None) -> Known:
+def known_of(step: Any, written: Any = None, around: Sequence[Any] = (), target: Target | None = None) -> Known:
     """What is known about a gradient step.
 
     Args:
       step: its closed jaxpr.
       written: the closed jaxpr of the function as it was written, if that has checkpoints, which the step has not.
-      shardings: of the inputs.
+      around: what the compiled step depends on besides: the shardings of the inputs, the lanes.
       target: what it is compiled for.
     """
     known_by = [step] if written is None else [step, written]
-    key, folder = fingerprint(target_of(target), shardings, *known_by), folder_for_programs()
+    key, folder = fingerprint(target_of(target), around, *known_by), folder_for_programs()
     with _lock:
         if (key, folder) not in _known:
             file = None if folder is None else folder / "statetransform" / f"{key}.json"
@@ -181,9 +181,9 @@ def _code() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def fingerprint(target: Target, shardings: Sequence[Any], *closed: Any) -> str:
-    """A text that is the same in every process for the same target, shardings of inputs, jaxprs and versions."""
-    parts = [target.fingerprint, metadata.version("jax"), *map(str, shardings), _code(), *switched_off()]
+def fingerprint(target: Target, around: Sequence[Any], *closed: Any) -> str:
+    """A text that is the same in every process for the same target, surroundings, jaxprs and versions."""
+    parts = [target.fingerprint, metadata.version("jax"), *map(str, around), _code(), *switched_off()]
     for one in closed:
         _add(parts, _jax.opened(one))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

@@ -26,7 +26,7 @@ def profile(graph: Graph, sequence: Sequence[int]) -> np.ndarray:
 
 
 def bytes_alive(lives: Lives) -> np.ndarray:
-    """Bytes alive at each step."""
+    """Bytes alive at each step. Notes in the lives which of them take memory of their own."""
     graph, n, steps = lives.graph, lives.length, lives.steps
     sizes = graph.bytes[lives.values]
     counts = sizes > 0

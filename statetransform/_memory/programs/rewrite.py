@@ -127,12 +127,12 @@ def inlined(
     ['sin']
     """
 
-    def called(eqn: Any) -> Any:
+    def content_of(eqn: Any) -> Any:
         if passes(eqn):
             return _PASSED
-        return _called(eqn, rules or (budgets and is_budgeted(eqn)))
+        return _run_by(eqn, rules or (budgets and is_budgeted(eqn)))
 
-    return _flat(jaxpr, called, None)
+    return _flat(jaxpr, content_of, None)
 
 
 def sliced(jaxpr: Any) -> Any:
@@ -188,12 +188,13 @@ def _with_equations(jaxpr: Any, eqns: list[Any]) -> Any:
     return _jax.with_equations(body, eqns, body.outvars, consts)
 
 
-def _flat(jaxpr: Any, called: Callable[[Any], Any], call: Any) -> Any:
-    """A jaxpr without calls, with the source of an equation around it, if that is given, for all of its equations.
+def _flat(jaxpr: Any, content_of: Callable[[Any], Any], call: Any) -> Any:
+    """A jaxpr with what `content_of` gives in the place of an equation: a jaxpr, `_PASSED`, or None for the equation.
 
-    The equations are copied, not traced: to trace a program a second time takes several times as long.
+    All of its equations get the source of `call`, an equation around it, if that is given. They are copied, not traced:
+    to trace a program a second time takes several times as long.
     """
-    body, lines = _jax.opened(jaxpr), _Lines(called)
+    body, lines = _jax.opened(jaxpr), _Lines(content_of)
     outputs = lines.add(body, _jax.consts_of(jaxpr), body.invars, call)
     return _jax.with_equations(body, lines.eqns, outputs, lines.consts)
 
@@ -206,10 +207,10 @@ class _Lines:
       consts: the values of all constants, by their new variables.
     """
 
-    def __init__(self, called: Callable[[Any], Any]) -> None:
+    def __init__(self, content_of: Callable[[Any], Any]) -> None:
         self.eqns: list[Any] = []
         self.consts: dict[Any, Any] = {}
-        self._called = called
+        self._content_of = content_of
 
     def add(self, body: Any, consts: Sequence[Any], inputs: Sequence[Any], call: Any, scopes: Any = None) -> list[Any]:
         """Adds an open jaxpr for the atoms of its inputs; gives those of its outputs.
@@ -223,13 +224,13 @@ class _Lines:
         env = {**own, **dict(zip(body.invars, inputs, strict=True))}
         read = lambda atom: atom if isinstance(atom, jex.Literal) else env[atom]
         for eqn in body.eqns:
-            atoms, inner = list(map(read, eqn.invars)), self._called(eqn)
+            atoms, inner = list(map(read, eqn.invars)), self._content_of(eqn)
             relocated = _jax.relocated(eqn, call, scopes)
             if inner is None:
                 outputs = [jex.Var(var.aval) for var in eqn.outvars]
                 # Bodies of loops that stay what they are stay shared.
-                flat = lambda inner: _flat(inner, self._called, call)
-                params = changed_params(eqn, flat) if _has_calls(eqn, self._called) else eqn.params
+                flat = lambda inner: _flat(inner, self._content_of, call)
+                params = changed_params(eqn, flat) if _has_calls(eqn, self._content_of) else eqn.params
                 self.eqns.append(relocated.replace(invars=atoms, outvars=outputs, params=params))
             elif inner is _PASSED:
                 outputs = atoms
@@ -242,16 +243,16 @@ class _Lines:
         return list(map(read, body.outvars))
 
 
-def _has_calls(eqn: Any, called: Callable[[Any], Any]) -> bool:
+def _has_calls(eqn: Any, content_of: Callable[[Any], Any]) -> bool:
     """Whether there is something to inline in the inner jaxprs of an equation."""
     return any(
-        called(inside) is not None or _has_calls(inside, called)
+        content_of(inside) is not None or _has_calls(inside, content_of)
         for inner in inner_jaxprs(eqn)
         for inside in _jax.opened(inner.jaxpr).eqns
     )
 
 
-def _called(eqn: Any, opens_rules: bool) -> Any:
+def _run_by(eqn: Any, opens_rules: bool) -> Any:
     """The jaxpr that an equation does nothing but run, or None."""
     if _jax.is_remat(eqn):
         return _jax.remat_params(eqn)[0]

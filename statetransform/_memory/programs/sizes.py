@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_BINARY = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+BINARY = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -119,7 +119,7 @@ def parse_bytes(amount: int | float | str) -> int:
             if float(number) >= 1024:  # nobody has so many of these
                 units = f"'{number}B' or a number for bytes, or another unit, as in '2GiB'"
             raise ValueError(f"{amount!r} has no unit. Write {units}.")
-        amount = float(number + (exponent or "")) * (_BINARY if binary else _DECIMAL)[unit.upper()]
+        amount = float(number + (exponent or "")) * (BINARY if binary else _DECIMAL)[unit.upper()]
     elif isinstance(amount, bool) or not isinstance(amount, int | float | np.integer | np.floating):
         raise TypeError(
             f"a size is a number of bytes or a text such as '2GiB', not {amount!r} of type {type(amount).__name__}"

@@ -10,11 +10,11 @@ known; nor is what an allocator does with the bytes.
 """
 
 from .cards import Card
-from .compilers import prepare
+from .compilers import prepare_environment
 from .compiling import Compiled, compile_for, compiled_by, lower_for, mesh_of, placed
 from .target import Target, refuse_offloading, target, target_of
 
-prepare()  # before JAX looks for its plugins, which it does once
+prepare_environment()  # before JAX looks for its plugins, which it does once
 
 __all__ = [
     "Card",

@@ -41,7 +41,7 @@ def has_tpu() -> bool:
     return any(Path(file).read_text().strip() == _GOOGLE for file in glob.glob("/sys/bus/pci/devices/*/vendor"))
 
 
-def prepare() -> None:
+def prepare_environment() -> None:
     """Sets in the environment what the plugins ask for where their cards are not there."""
     if _nvidia_plugins() and not has_nvidia_gpu():
         os.environ.setdefault(_SKIP_CHECK, "1")
@@ -69,7 +69,7 @@ def nvidia_devices(name: str, text: str, count: int) -> tuple[Any, ...]:
       ImportError: there is no plugin, or it is for another jaxlib.
       RuntimeError: JAX does not load it.
     """
-    prepare()
+    prepare_environment()
     plugins = _nvidia_plugins()
     if not plugins:
         raise ImportError(
@@ -129,7 +129,7 @@ def tpu_devices(name: str) -> tuple[Any, ...]:
             f"target: compiling for {name} needs the library of TPUs, libtpu, which is not installed (it needs no TPU, "
             "and is made for Linux on x86). Install it with `pip install 'statetransform[tpu]'`."
         )
-    prepare()
+    prepare_environment()
     try:
         return tuple(topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
     except jax.errors.JaxRuntimeError as error:

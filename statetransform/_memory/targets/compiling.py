@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from ... import _jax
-from ..programs.sizes import format_bytes
+from ..programs.sizes import BINARY, format_bytes
 from .target import Target
 
 logger = logging.getLogger("statetransform")
@@ -26,7 +26,6 @@ logger = logging.getLogger("statetransform")
 # Of the CPU's compiler: the same temporaries and operations in half the time.
 _FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 _NOT_TUNED = {"xla_gpu_autotune_level": 0}  # there is no card to try kernels on
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +199,7 @@ def _refused(target: Target, lowered: Any, message: str) -> Compiled:
     total = (target.memory or 0) + 1
     if said is not None:
         number, unit = said.group(1, 2) if said.group(1) else said.group(3, 4)
-        total = max(total, int(float(number) * _UNITS[unit]))
+        total = max(total, int(float(number) * BINARY[unit]))
     return Compiled(None, max(total - argument - output, 0), argument, output, total=total)
 
 
