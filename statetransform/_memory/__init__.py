@@ -11,11 +11,9 @@ This page is the door: what `transform` and the package's first page take from h
 """
 
 from .checkpointing import checkpoint
-from .context import ONE, Context, Lanes
+from .context import ONE, Context, Lanes, known_lanes, said_of_program
 from .loops.budget import MemoryBudget
-from .loops.lanes import known_lanes, lanes_around
 from .loops.loops import scan, while_loop
-from .loops.measured import placed_at
 from .loops.options import Reversible, check_carries
 from .loops.progress import ProgressBar
 from .loops.schedule import schedule
@@ -35,8 +33,7 @@ __all__ = [
     "checkpoint",
     "checkpoint_name",
     "known_lanes",
-    "lanes_around",
-    "placed_at",
+    "said_of_program",
     "scan",
     "schedule",
     "target",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import _jax
@@ -41,6 +44,28 @@ class Lanes:
 
 
 ONE = Lanes()
+_Said = tuple[tuple[int, ...], Mapping[int, Any]]  # lanes, and shardings by `id`
+_said: contextvars.ContextVar[_Said] = contextvars.ContextVar("of a program", default=((), types.MappingProxyType({})))
+
+
+@contextlib.contextmanager
+def said_of_program(lanes: tuple[int, ...], shardings: Mapping[int, Any]) -> Iterator[None]:
+    """Says in the trace of a program what its values do not show.
+
+    Args:
+      lanes: those that the program will get at once.
+      shardings: those of some of its inputs, by their `id`.
+    """
+    token = _said.set((lanes, shardings))
+    try:
+        yield
+    finally:
+        _said.reset(token)
+
+
+def known_lanes(values: Iterable[Any]) -> list[int]:
+    """How many lanes each `vmap` around makes of some values, where that is known, the innermost first."""
+    return [*_jax.lanes_of(values), *_said.get()[0]]
 
 
 def _nobody_depends() -> None:
@@ -62,3 +87,7 @@ class Context:
     sharding_of: Callable[[Any], Any] = _jax.sharding_of
     depend: Callable[[], None] = _nobody_depends
     active: Any = True
+
+    def place_of(self, x: Any) -> Any:
+        """The sharding of an array or tracer: as it is said in the trace, else as the caller knows it, or None."""
+        return _said.get()[1].get(id(x)) or self.sharding_of(x)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from .._jax import is_jit_disabled, is_top_level, staging_trace
-from .._memory import MemoryBudget, known_lanes, lanes_around, placed_at
+from .._memory import MemoryBudget, known_lanes, said_of_program
 from .._traces.arguments import strict
 from .._traces.families import remember
 from .._traces.shardings import sharding_of
@@ -46,8 +46,8 @@ def in_one_program(
     lanes, shardings = tuple(known_lanes(leaves)), tuple(map(sharding_of, leaves))
 
     def program(*args: Any) -> Any:
-        places = dict(zip(map(id, jax.tree.leaves(args)), shardings, strict=False))
-        with lanes_around(lanes), placed_at(places):
+        by_id = dict(zip(map(id, jax.tree.leaves(args)), shardings, strict=False))
+        with said_of_program(lanes, by_id):
             return run(*args)
 
     program.__name__ = program.__qualname__ = where

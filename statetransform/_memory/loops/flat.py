@@ -16,15 +16,15 @@ from jax import lax
 from ..._base.errors import StateTransformError
 from ..._base.functions import all_that
 from ..._jax import Tracer, eval_jaxpr, is_differentiable, slice_type, typeof, weak, without_constvars
-from ..context import Context
+from ..context import Context, known_lanes
 from ..programs.references import made_in
 from ..programs.walk import moved_by_steps, moving_steps, walk
 from ..targets import Target, target_of
 from .arrays import Leaves
 from .budget import MemoryBudget
 from .choice import FEW, SLOT, WORKING, Choice, Sizes
-from .lanes import known_lanes, lanes_first, noticed
-from .measured import row_bytes, sharding_in, working
+from .lanes import lanes_first, noticed
+from .measured import row_bytes, working_bytes
 from .reverse import Tape
 from .stack import Sharing
 from .step import Selected, Step
@@ -155,7 +155,7 @@ class Flat:
         leaves = [*self.consts, *self.init, *jax.tree.leaves(xs)]
         lanes = known_lanes(leaves)
         context.depend()
-        places = [sharding_in(context.sharding_of, leaf) for leaf in leaves]
+        places = list(map(context.place_of, leaves))
         target = target_of(budget.target, *leaves, *places)
         sizes = self.sizes(xs, target, places, is_still)._replace(slot=SLOT if n is None else 0)
         choice = budget.choose(where, n, sizes, lanes=math.prod(lanes), shared_by=shared_by)
@@ -187,7 +187,7 @@ class Flat:
         own = Sharing.of(self.avals, tape.avals).own(tape.avals)
         unit = carry + math.ceil(share * row_bytes(target, own))
         whole = Step(self.call, self.y_avals, False, 0, needed=self.needed)
-        least = working(target, whole, str(self._jaxpr), selected, types, places)
+        least = working_bytes(target, whole, str(self._jaxpr), selected, types, places)
         few = FEW * (1 + sum(site.primitive in ("scan", "while") for site in walk(self._jaxpr)))  # of each loop
         needed = 2 * carry + residual if least is None else max(least - few - WORKING * carry, 0)
         if is_still is not None:  # within a function's budget, whose plan does not fuse the step with what is around

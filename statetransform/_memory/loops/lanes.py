@@ -10,17 +10,15 @@ All this is for lanes alone: without them, these functions are identities, or co
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
-from ..._jax import lanes_of, typeof
+from ..._jax import typeof
 from .linear import Linear
 
 
@@ -79,22 +77,6 @@ def _is_left_out(axis_size: int, is_batched: list[bool], is_done: Any) -> tuple[
 
 
 _rules = weakref.WeakSet[Any]()  # those of `noticed` for lanes
-_around: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar("lanes", default=())
-
-
-@contextlib.contextmanager
-def lanes_around(sizes: tuple[int, ...]) -> Iterator[None]:
-    """Says in a trace which lanes the program will get at once, though its values do not show them."""
-    token = _around.set(sizes)
-    try:
-        yield
-    finally:
-        _around.reset(token)
-
-
-def known_lanes(values: Iterable[Any]) -> list[int]:
-    """How many lanes each `vmap` around makes of some values, where that is known, the innermost first."""
-    return [*lanes_of(values), *_around.get()]
 
 
 def noticed(known: int, notice: Callable[[int], None]) -> Callable[[Any], Any]:

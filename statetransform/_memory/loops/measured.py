@@ -8,13 +8,10 @@ the process. On the default backend JAX's compilation cache keeps the programs.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import dataclasses
 import functools
 import logging
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -28,24 +25,6 @@ from .arrays import Leaves, empty, pick
 from .step import Selected, Step
 
 logger = logging.getLogger("statetransform")
-
-_NOWHERE: Mapping[int, Any] = types.MappingProxyType({})
-_places: contextvars.ContextVar[Mapping[int, Any]] = contextvars.ContextVar("places", default=_NOWHERE)
-
-
-@contextlib.contextmanager
-def placed_at(places: Mapping[int, Any]) -> Iterator[None]:
-    """Says in a trace which shardings some of its inputs have, by their `id`."""
-    token = _places.set(places)
-    try:
-        yield
-    finally:
-        _places.reset(token)
-
-
-def sharding_in(sharding_of: Callable[[Any], Any], x: Any) -> Any:
-    """The sharding of an array or tracer: as said in the trace, else as its caller knows; None if nobody does."""
-    return _places.get().get(id(x)) or sharding_of(x)
 
 
 def row_bytes(target: Target, avals: Sequence[Any], shardings: Sequence[Any] = ()) -> int:
@@ -68,7 +47,7 @@ def _local(aval: Any, sharding: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, aval.dtype)
 
 
-def working(
+def working_bytes(
     target: Target, step: Step, text: str, selected: Selected, inputs: tuple[Leaves, Leaves, Leaves], places: Any
 ) -> int | None:
     """Temporary bytes of a short loop's gradient without the stored carries; None where the compiler does not say.
