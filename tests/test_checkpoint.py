@@ -238,15 +238,65 @@ def test_flags_for_each_argument_count_neither_the_instance_nor_static_arguments
         def step(self, x: Any, n: int, y: Any) -> Any:
             return jnp.sin(self.w.value * x * y) ** n
 
+    too_few: Any = (1.0, 2)
     model = Model()
     for step in (model.step, functools.partial(Model.step, model)):
         eqns = jax.make_jaxpr(step, static_argnums=1)(1.0, 2, 1.0).jaxpr.eqns
         (eqn,) = [eqn for eqn in eqns if "prevent_cse" in eqn.params]
         assert sorted(eqn.params["prevent_cse"]) in ([False, False, True], [False, True, True])
         with pytest.raises(ValueError, match="`prevent_cse` has 2 entries, but the call has 1 arguments by position"):
-            step(1.0, n=2, y=1.0)
+            step(*too_few)
     with pytest.raises(ValueError, match="`prevent_cse` has 1 entries"):
         transform.checkpoint(lambda x, y: x, prevent_cse=(True,))(1.0, 2.0)
+
+
+def _flags(wrap: Any, flags: Any, *args: Any, **kwargs: Any) -> Any:
+    """The flags in the equation of a checkpoint."""
+
+    def f(*args: Any, **kwargs: Any) -> Any:
+        return jax.tree.map(jnp.sin, (args, kwargs))
+
+    call = functools.partial(wrap(f, prevent_cse=flags), **{name: x for name, x in kwargs.items() if name == "n"})
+    given = {name: x for name, x in kwargs.items() if name != "n"}
+    (eqn,) = jax.make_jaxpr(lambda args, kwargs: call(*args, **kwargs))(args, given).jaxpr.eqns
+    return eqn.params["prevent_cse"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "args", "kwargs"),
+    [
+        ((True, False), (1.0,), {"y": 1.0}),
+        ((True, False), (1.0, 1.0), {"y": 1.0}),
+        (((False, True), False), (1.0, 1.0), {"y": 1.0}),
+        ((False, {"y": True, "z": False}), (1.0,), {"y": 1.0, "z": 1.0}),
+        ((False, True), (), {"y": 1.0}),
+        (({"a": False, "b": True}, True), ({"a": 1.0, "b": 1.0}, 1.0), {}),
+    ],
+)
+def test_flags_of_a_call_with_keyword_arguments_are_a_pair(flags: Any, args: Any, kwargs: Any) -> None:
+    assert _flags(transform.checkpoint, flags, *args, **kwargs) == _flags(jax.checkpoint, flags, *args, **kwargs)
+
+
+def test_static_keyword_arguments_count_as_no_keyword_arguments_for_the_flags() -> None:
+    wrap = functools.partial(transform.checkpoint, static_argnames="n")
+    assert _flags(wrap, (True, False), 1.0, 1.0, n=2) == (True, False)
+    assert _flags(wrap, (True, {"y": False}), 1.0, 1.0, n=2, y=1.0) == (True, True, False)
+    with pytest.raises(ValueError, match="`prevent_cse` has 3 entries, but the call has arguments by keyword"):
+        _flags(wrap, (True, True, False), 1.0, 1.0, n=2, y=1.0)
+
+
+@pytest.mark.parametrize("flags", [({"a": False, "b": True},), [{"a": False, "b": True}]])
+def test_flags_in_a_container_let_the_body_run_once(flags: Any) -> None:
+    runs = []
+
+    @transform.checkpoint(prevent_cse=flags)
+    def f(x: Any) -> Any:
+        runs.append(x)
+        return x["a"] * x["b"]
+
+    assert [float(f({"a": 2.0, "b": 3.0})) for _ in range(3)] == [6.0] * 3
+    assert float(transform.grad(f)({"a": 2.0, "b": 3.0})["a"]) == 3.0
+    assert len(runs) == 1
 
 
 def test_the_structure_of_a_state_may_change_within_the_body() -> None:

@@ -13,6 +13,7 @@ import jax
 from .. import _memory
 from .._memory import ONE, Context, Lanes, MemoryBudget, check_policy
 from .._objects.hooks import not_recorded
+from .._traces.arguments import Static
 from .._traces.lift import Staged
 from .._traces.shardings import depend_on_shardings, sharding_of
 from .._traces.tracebacks import boundary
@@ -56,8 +57,9 @@ def checkpoint(
       fun (Callable | None): a function, method, static or class method, callable object, or class. Without it, the
         call returns a decorator. Default: None.
       prevent_cse (bool | Sequence[bool]): whether to keep the compiler from merging the recomputation with the
-        first evaluation. Set it to False only where a loop separates the two, as in the body of a `scan`.
-        Default: True.
+        first evaluation. Set it to False only where a loop separates the two, as in the body of a `scan`. A sequence
+        has an entry for each argument that is not static; of a call with keyword arguments it is, as in JAX, a pair:
+        for arguments by position and for those by keyword. Default: True.
       policy (Callable | MemoryBudget | None): which intermediates may be kept, as in :func:`jax.checkpoint`; one of
         `statetransform.policies`, which has those of `jax.checkpoint_policies` and more. What it keeps does not depend
         on `jax_remat3`. Default: None.
@@ -122,7 +124,8 @@ def checkpoint(
     if methods is not None:
         raise TypeError(f"checkpoint: `methods` names methods of a class, but {fun!r} is not a class")
     _refuse(fun, static_argnames)
-    return decorate(Checkpointed, fun, around=Around(policy, prevent_cse, tuple(others.items())), **common)
+    around = Around(policy, hashable(prevent_cse), tuple(others.items()))
+    return decorate(Checkpointed, fun, around=around, **common)
 
 
 remat = checkpoint
@@ -177,12 +180,27 @@ class Checkpointed(Staged):
         if isinstance(self._around.policy, MemoryBudget):
             lanes = Lanes.around(jax.tree.leaves(args))
             return dataclasses.replace(self._around, lanes=lanes) if lanes.axes else self._around
-        if isinstance(self._around.prevent_cse, bool):
+        flags, of_kwargs = self._around.prevent_cse, True
+        if isinstance(flags, bool):
             return self._around
-        n_args = len(args) - has_self
-        flags = entries("checkpoint", "prevent_cse", self._around.prevent_cse, self._static, n_args, has_self)
-        whole = (*(True,) * has_self, *[flag is None or flag for flag in flags])
-        return dataclasses.replace(self._around, prevent_cse=whole)
+        if not all(isinstance(value, Static) for value in kwargs.values()):
+            if len(flags) != 2:
+                raise ValueError(
+                    f"checkpoint: `prevent_cse` has {len(flags)} entries, but the call has arguments by keyword. As in "
+                    "JAX, give a pair then: what holds for arguments by position, and what for those by keyword."
+                )
+            flags, of_kwargs = flags
+            if isinstance(of_kwargs, dict):  # which says nothing of static ones
+                of_kwargs = dict.fromkeys(kwargs, True) | of_kwargs
+        flags = entries("checkpoint", "prevent_cse", flags, self._static, len(args) - has_self, has_self)
+        of_args = (*(True,) * has_self, *[flag is None or flag for flag in flags])
+        return dataclasses.replace(self._around, flags=hashable((of_args, of_kwargs) if kwargs else of_args))
+
+
+def hashable(flags: Any) -> tuple[Any, ...]:
+    """Flags in any containers, as a part of the key of a trace."""
+    leaves, treedef = jax.tree.flatten(flags)
+    return treedef, *leaves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,9 +208,14 @@ class Around:
     """:func:`jax.checkpoint` around a pure function that returns the output, what is written, and new states."""
 
     policy: Callable[..., Any] | MemoryBudget | None
-    prevent_cse: Any = True
+    flags: tuple[Any, ...] = hashable(True)
     _others: tuple[tuple[str, Any], ...] = ()
     lanes: Lanes = ONE
+
+    @property
+    def prevent_cse(self) -> Any:
+        treedef, *leaves = self.flags
+        return treedef.unflatten(leaves)
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
         # Of the results, what is written to states rarely has a cotangent.
