@@ -16,7 +16,6 @@ import functools
 import json
 import pathlib
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
@@ -40,12 +39,10 @@ def _row(card: str, program: str, way: str, f: Callable[..., Any], args: Any, ar
     start, target = time.perf_counter(), None if card == "cpu" else card
     row: dict[str, Any] = {"target": card, "program": program, "way": way}
     try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            found = inspect.compare({"it": f}, *args, argnums=argnums, target=target)["it"]
+        compared = inspect.compare({"it": f}, *args, argnums=argnums, target=target)
     except (st.BudgetError, jax.errors.JaxRuntimeError) as error:
         return {**row, "error": f"{type(error).__name__}: {error}"[:300], "planning": time.perf_counter() - start}
-    said = [str(w.message) for w in caught if issubclass(w.category, policies.PolicyWarning)]
+    found = compared["it"]
     return {
         **row,
         "bytes": found.temporary_bytes,
@@ -53,7 +50,7 @@ def _row(card: str, program: str, way: str, f: Callable[..., Any], args: Any, ar
         "refused": found.is_refused,
         "seconds": found.seconds,
         "planning": time.perf_counter() - start,
-        "warnings": said,
+        "warnings": [note for note in compared.notes if "no plan fits" in note],
     }
 
 
@@ -158,7 +155,8 @@ def table(rows: list[dict[str, Any]]) -> list[list[str]]:
     for row in rows:
         shown = lambda value, form: "" if value is None else format(value, form)
         size = row.get("bytes")
-        size = "no plan" if size is None else f"{size / 1e6:,.0f}" + (" (refused)" if row["refused"] else "")
+        said = " (refused)" if row.get("refused") else " (above the budget)" if row.get("warnings") else ""
+        size = "no plan" if size is None else f"{size / 1e6:,.0f}{said}"
         work = row["flops"] / plain[row["target"]] if row.get("flops") and row["target"] in plain else None
         cells = [shown(row.get("carries"), ".1f"), shown(work, ".3f"), shown(row.get("seconds"), ".3g")]
         found.append([f"{row['way']}, {row['target']}", size, *cells, f"{row['planning']:.1f}"])

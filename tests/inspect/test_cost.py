@@ -52,6 +52,14 @@ def test_numbers_are_those_of_the_compiled_step():
     assert found.estimates == {"bytes_accessed"}
 
 
+def test_an_estimate_of_time_that_the_compiler_could_not_make_is_none(monkeypatch):
+    found = []
+    for seconds in (0.25, -1.999):
+        monkeypatch.setattr(jax.stages.Compiled, "cost_analysis", lambda self, said=seconds: {"optimal_seconds": said})
+        found.append(inspect.cost(net, W, X).seconds)
+    assert found == [0.25, None]
+
+
 def test_a_loop_makes_the_flops_an_estimate_that_counts_every_iteration():
     found = inspect.cost(loop, W, X)
     assert "flops" in found.estimates

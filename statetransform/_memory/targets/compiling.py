@@ -180,6 +180,7 @@ def _read(program: Any) -> Compiled:
         counts = program.cost_analysis() or {}
     except Exception:  # not every backend has one
         counts = {}
+    seconds = counts.get("optimal_seconds")
     return Compiled(
         program,
         size("temp"),
@@ -187,7 +188,8 @@ def _read(program: Any) -> Compiled:
         size("output"),
         flops=counts.get("flops"),
         bytes_accessed=counts.get("bytes accessed"),
-        seconds=counts.get("optimal_seconds"),
+        # The compiler of TPUs counts an operation that it cannot estimate as -1.
+        seconds=None if seconds is None or seconds < 0 else seconds,
     )
 
 
