@@ -12,7 +12,9 @@ import pytest
 
 from statetransform import BudgetError, policies, transform
 
-# Which blocks were found shows in no public report, and the message needs a plan that no compiler keeps to.
+# Which blocks were found, and what is compiled, shows in no public report. The message needs a plan that no compiler
+# keeps to.
+from statetransform._memory.plans import measured
 from statetransform._memory.plans.checkpoints import by_source
 from statetransform._memory.plans.choose import Decision, Planners, excess_message
 from statetransform._memory.targets import target_of
@@ -151,6 +153,23 @@ def test_a_budget_is_never_worse_than_the_form_by_hand_that_fits_it(
     ours, plain = jax.jit(jax.grad(fitting))(*args), jax.jit(jax.grad(loss_of(part)))(*args)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
         assert jnp.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.skipif(not KEEPS_BARRIERS, reason="the compiler removes what keeps a checkpoint apart")
+def test_one_of_the_forms_that_keep_the_same_products_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loss = loss_of(lambda x, p: x + jax.nn.gelu(jax.nn.silu(x) @ p[0]) @ p[1])
+    tried, once = list[str](), measured.Measured.once
+
+    def noted(self: Any, some: Any) -> Any:
+        if (checkpoints := some.plan.checkpoints) is not None and checkpoints.policy != "nothing":
+            tried.append(checkpoints.policy)
+        return once(self, some)
+
+    monkeypatch.setattr(measured.Measured, "once", noted)
+    jax.jit(jax.grad(transform.checkpoint(loss, policy=policies.fit(40_000)))).lower(MATRICES[:4], ROWS)
+    assert tried == ["dots"]
 
 
 def test_jitted_layers_may_hold_arrays_of_their_own() -> None:

@@ -55,6 +55,15 @@ class Candidate:
         """The least work first; of equal work what compiles faster, and then the fewest bytes."""
         return self.cost, self.plan.checkpoints is None, self.plan.bytes, self.plan.sequence
 
+    def keeps_as_much_as(self, other: Candidate) -> bool:
+        """Whether both keep products by the same policy by hand, and this one has no fewer bytes planned or kept.
+
+        Then it compiles to no fewer: six ways to cut a diffusion model into blocks take the same on an H100.
+        """
+        own, its = self.plan.checkpoints, other.plan.checkpoints
+        is_alike = own is not None and its is not None and own.policy == its.policy != "nothing"
+        return is_alike and self.plan.bytes >= other.plan.bytes and self.at_best >= other.at_best
+
     @functools.cached_property
     def program(self) -> Emitted | Version:
         """It as programs: both passes, or a function that JAX differentiates."""
