@@ -299,6 +299,35 @@ def test_flags_in_a_container_let_the_body_run_once(flags: Any) -> None:
     assert len(runs) == 1
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: jax.checkpoint_policies.save_only_these_names(name),
+        lambda name: jax.checkpoint_policies.save_any_names_but_these(name),
+        lambda name: jax.checkpoint_policies.save_from_both_policies(
+            jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.save_only_these_names(name)
+        ),
+        lambda name: jax.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=[name],
+            names_which_can_be_offloaded=[],
+            offload_src="device",
+            offload_dst="pinned_host",
+        ),
+    ],
+)
+def test_the_body_runs_once_for_equal_policies_of_jax_that_are_made_for_each_call(make: Any) -> None:
+    runs = []
+
+    def f(x: Any) -> Any:
+        runs.append(x)
+        return jnp.sin(checkpoint_name(jnp.sin(x), "a") + checkpoint_name(jnp.cos(x), "b"))
+
+    for name in ("a", "b"):
+        for _ in range(3):
+            jax.grad(transform.checkpoint(f, policy=make(name)))(1.0)
+    assert len(runs) == 2
+
+
 def test_the_structure_of_a_state_may_change_within_the_body() -> None:
     s = State({"a": jnp.float32(1)}, name="s")
 

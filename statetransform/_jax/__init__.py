@@ -46,6 +46,7 @@ from .programs import host_room as host_room
 from .programs import is_array_type as is_array_type
 from .programs import is_in_loop as is_in_loop
 from .programs import is_remat as is_remat
+from .programs import key_of_policy as key_of_policy
 from .programs import lanes_of as lanes_of
 from .programs import name_in_params as name_in_params
 from .programs import name_scopes as name_scopes

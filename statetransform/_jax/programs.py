@@ -150,6 +150,20 @@ def names_held(policy: Any) -> frozenset[str]:
     return frozenset(found)
 
 
+def key_of_policy(policy: Any) -> Any:
+    """What is equal for two policies that equal calls of JAX's own functions have made; another one itself.
+
+    >>> make = jax.checkpoint_policies.save_only_these_names
+    >>> key_of_policy(make("a", "b")) == key_of_policy(make("b", "a")) != key_of_policy(make("a"))
+    True
+    """
+    is_of_jax = (getattr(policy, "__module__", None) or "").startswith("jax.")
+    if not is_of_jax or not isinstance(policy, types.FunctionType) or not policy.__closure__:
+        return policy
+    held = [cell.cell_contents for cell in policy.__closure__]
+    return policy.__code__, *[frozenset(x) if isinstance(x, set | list | tuple) else key_of_policy(x) for x in held]
+
+
 def is_remat(eqn: Any) -> bool:
     """Whether an equation is a call of ``jax.checkpoint``, in either of JAX's two encodings."""
     if eqn.primitive is primitives.remat_p:

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 
 from .. import _memory
+from .._jax import key_of_policy
 from .._memory import ONE, Context, Lanes, MemoryBudget, check_policy
 from .._objects.hooks import not_recorded
 from .._traces.arguments import Static
@@ -207,10 +208,14 @@ def hashable(flags: Any) -> tuple[Any, ...]:
 class Around:
     """:func:`jax.checkpoint` around a pure function that returns the output, what is written, and new states."""
 
-    policy: Callable[..., Any] | MemoryBudget | None
+    policy: Callable[..., Any] | MemoryBudget | None = dataclasses.field(compare=False)
     flags: tuple[Any, ...] = hashable(True)
     _others: tuple[tuple[str, Any], ...] = ()
     lanes: Lanes = ONE
+    _key: Any = dataclasses.field(init=False)  # compared in place of the policy
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_key", key_of_policy(self.policy))
 
     @property
     def prevent_cse(self) -> Any:
