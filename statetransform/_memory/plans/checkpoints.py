@@ -177,7 +177,7 @@ def kept_by(graph: Graph) -> dict[str, frozenset[int]]:
     return found
 
 
-def plan_of(graph: Graph, row: Row, blocks: PlanBlocks, kept: frozenset[int]) -> list[int]:
+def plan_of(graph: Graph, blocks: PlanBlocks, kept: frozenset[int]) -> list[int]:
     """What enters a block is held, and what is to be kept of what its backward part uses; the rest comes again."""
     held, sequence = [graph.free], list[int]()
     for b, nodes in enumerate(blocks.nodes):

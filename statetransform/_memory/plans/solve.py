@@ -83,7 +83,7 @@ class Solver:
         for ends, blocks in given:
             cut = row.cut(ends)
             for policy, values in kept_by(graph).items():
-                plan = self.rated(plan_of(graph, row, cut, values))
+                plan = self.rated(plan_of(graph, cut, values))
                 plans.setdefault(plan, dataclasses.replace(plan, checkpoints=Checkpoints(blocks, policy)))
         return sorted(plans.values(), key=lambda plan: (plan.bytes, plan.cost))
 
