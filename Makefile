@@ -42,7 +42,7 @@ docs: $(STAMP)docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 # The notebooks of pages, with their outputs, after a page has changed.
-notebooks: $(STAMP)test $(STAMP)nvidia
+notebooks: $(STAMP)test $(STAMP)nvidia $(STAMP)adapters
 	$(BIN)/python docs/_extensions/notebooks.py
 
 clean:

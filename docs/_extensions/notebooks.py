@@ -16,14 +16,22 @@ import json
 import pathlib
 import re
 import sys
+import urllib.parse
 from typing import Any
 
 DOCS = pathlib.Path(__file__).parent.parent
 EXAMPLES = DOCS.parent / "examples"
 MEASURING = EXAMPLES / "measuring.py"  # what several of them use
-PAGES = ("getting-started", "loops", "budget", "cards")
+# With what their code needs besides.
+PAGES = {
+    "getting-started": "matplotlib",
+    "loops": "matplotlib",
+    "budget": "matplotlib",
+    "cards": "matplotlib",
+    "coming-from/diffrax": "diffrax",
+    "coming-from/mjx": "mujoco-mjx",
+}
 FENCE = re.compile(r"^(```+|::::?)([^\n]*)\n(.*?)^\1$\n?", re.MULTILINE | re.DOTALL)
-INSTALL = "# %pip install statetransform matplotlib  # in Colab"
 Cell = tuple[str, str]  # type and text
 
 
@@ -46,9 +54,16 @@ def _is_shared(line: str) -> bool:
     return line.startswith("from measuring import")
 
 
-def cells_of_page(page: str, site: str = "") -> list[Cell]:
-    """The cells of a page's notebook; links to other pages lead to the site, or nowhere if it has no address."""
+def kept_at(name: str) -> pathlib.Path:
+    """Where the notebook of a page is kept."""
+    return DOCS / "notebooks" / f"{name.rpartition('/')[2]}.ipynb"
+
+
+def cells_of_page(page: str, site: str = "", name: str = "") -> list[Cell]:
+    """The cells of the notebook of a page of this name; links to other pages lead to the site, if it has an address."""
     found: list[Cell] = []
+    site = site and f"{site.rstrip('/')}/en/latest/{name and f'{name}.html'}"
+    install = f"# %pip install statetransform {PAGES.get(name, '')}  # in Colab"
     end = 0
     for fence in FENCE.finditer(page):
         found += _texts(page[end : fence.start()], site)
@@ -63,13 +78,13 @@ def cells_of_page(page: str, site: str = "") -> list[Cell]:
         ):  # text is what code has printed, and the notebook prints it again
             found += [("markdown", fence[0].strip())]
     found += _texts(page[end:], site)
-    return [found[0], ("code", INSTALL), *found[1:]]
+    return [found[0], ("code", install), *found[1:]]
 
 
 def _texts(text: str, site: str) -> list[Cell]:
     def link(found: re.Match[str]) -> str:
         page = re.sub(r"\.md\b", ".html", found[2])
-        return f"[{found[1]}]({site.rstrip('/')}/en/latest/{page})" if site else found[1]
+        return f"[{found[1]}]({urllib.parse.urljoin(site, page)})" if site else found[1]
 
     text = re.sub(r"\[([^\]]*)\]\((?!https?:)([^)]*)\)", link, text).strip()
     return [("markdown", text)] if text else []
@@ -135,10 +150,11 @@ def offer(app: Any, name: str, source: list[str]) -> None:
     """A line below the first paragraph of a page that has a notebook, which says what the page is for."""
     if name not in PAGES:
         return
-    line = f"{{download}}`This page as a notebook <notebooks/{name}.ipynb>`"
+    file = f"notebooks/{kept_at(name).name}"
+    line = f"{{download}}`This page as a notebook <{'../' * name.count('/')}{file}>`"
     repository = app.config.html_theme_options.get("source_repository", "").removeprefix("https://github.com/")
     if repository:
-        place = f"{repository.strip('/')}/blob/main/docs/notebooks/{name}.ipynb"
+        place = f"{repository.strip('/')}/blob/main/docs/{file}"
         line += f" · [Open in Colab](https://colab.research.google.com/github/{place})"
     title, purpose, rest = source[0].split("\n\n", 2)
     source[0] = "\n\n".join([title, purpose, line, rest])
@@ -157,7 +173,7 @@ if __name__ == "__main__":
 
     project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
     for name in sys.argv[1:] or PAGES:
-        page = cells_of_page((DOCS / f"{name}.md").read_text(), project.get("urls", {}).get("Documentation", ""))
-        book = run(notebook(page))
-        (DOCS / "notebooks" / f"{name}.ipynb").write_text(nbformat.writes(book) + "\n")
-        print(f"wrote docs/notebooks/{name}.ipynb")
+        page = (DOCS / f"{name}.md").read_text()
+        book = run(notebook(cells_of_page(page, project.get("urls", {}).get("Documentation", ""), name)))
+        kept_at(name).write_text(nbformat.writes(book) + "\n")
+        print(f"wrote {kept_at(name).relative_to(DOCS.parent)}")
