@@ -24,8 +24,8 @@ def checkpoint(
 ) -> Callable[..., Any]:
     """:func:`jax.checkpoint` of a pure function, with budgets and the policies of this package.
 
-    * A budget of bytes on the device: nobody is asked; the gradient runs by a plan (`plans`), which does
-      not follow the policies of checkpoints in the function either.
+    * A budget of bytes on the device: no policy is asked, nor those of checkpoints in the function; the gradient runs
+      by a plan (`plans`).
     * A budget with room far away, and `policies.loops`: the loops in the function are others (`loops`).
     * A policy of this package, or one with names: `checkpointed` binds JAX's equation, and JAX asks the policy that
       `prepare` makes. One that wants to know sources (`save_from`) is asked before, about the jaxpr, and JAX

@@ -125,7 +125,7 @@ def checkpoint(
     if methods is not None:
         raise TypeError(f"checkpoint: `methods` names methods of a class, but {fun!r} is not a class")
     _refuse(fun, static_argnames)
-    around = Around(policy, hashable(prevent_cse), tuple(others.items()))
+    around = Around(policy, prevent_cse, tuple(others.items()))
     return decorate(Checkpointed, fun, around=around, **common)
 
 
@@ -195,13 +195,7 @@ class Checkpointed(Staged):
                 of_kwargs = dict.fromkeys(kwargs, True) | of_kwargs
         flags = entries("checkpoint", "prevent_cse", flags, self._static, len(args) - has_self, has_self)
         of_args = (*(True,) * has_self, *[flag is None or flag for flag in flags])
-        return dataclasses.replace(self._around, flags=hashable((of_args, of_kwargs) if kwargs else of_args))
-
-
-def hashable(flags: Any) -> tuple[Any, ...]:
-    """Flags in any containers, as a part of the key of a trace."""
-    leaves, treedef = jax.tree.flatten(flags)
-    return treedef, *leaves
+        return dataclasses.replace(self._around, prevent_cse=(of_args, of_kwargs) if kwargs else of_args)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,18 +203,14 @@ class Around:
     """:func:`jax.checkpoint` around a pure function that returns the output, what is written, and new states."""
 
     policy: Callable[..., Any] | MemoryBudget | None = dataclasses.field(compare=False)
-    flags: tuple[Any, ...] = hashable(True)
+    prevent_cse: Any = dataclasses.field(default=True, compare=False)
     _others: tuple[tuple[str, Any], ...] = ()
     lanes: Lanes = ONE
-    _key: Any = dataclasses.field(init=False)  # compared in place of the policy
+    _key: Any = dataclasses.field(init=False)  # compared in place of the policy and the flags
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_key", key_of_policy(self.policy))
-
-    @property
-    def prevent_cse(self) -> Any:
-        treedef, *leaves = self.flags
-        return treedef.unflatten(leaves)
+        flags, treedef = jax.tree.flatten(self.prevent_cse)
+        object.__setattr__(self, "_key", (key_of_policy(self.policy), treedef, *flags))
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
         # Of the results, what is written to states rarely has a cotangent.

@@ -61,7 +61,7 @@ def joint_step(closed: Any, pattern: Pattern, seen: Sequence[Any] = ()) -> Any:
     Args:
       closed: the closed jaxpr of the function, without constants that are tracers.
       pattern: what is differentiated.
-      seen: variables of the function whose values are returned, too, behind the outputs: see `seen_in`.
+      seen: variables of the function whose values are also returned, behind the outputs: see `seen_in`.
     """
     body = _jax.opened(closed)
     avals = [var.aval for var in body.invars]
