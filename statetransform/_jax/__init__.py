@@ -82,6 +82,7 @@ from .traces import has_tracer as has_tracer
 from .traces import is_in_callback as is_in_callback
 from .traces import is_jit_disabled as is_jit_disabled
 from .traces import is_top_level as is_top_level
+from .traces import named_as as named_as
 from .traces import on_devices as on_devices
 from .traces import run_of_caches as run_of_caches
 from .traces import runs_rule_directly as runs_rule_directly

@@ -274,6 +274,11 @@ def close_over_inputs(closed: Any, source: Any, avals: Sequence[Sequence[Any]], 
     return jaxpr.replace(invars=[*jaxpr.invars, *new], eqns=eqns, debug_info=info, **held), consts
 
 
+def named_as(other: Any, jaxpr: Any) -> Any:
+    """A jaxpr with the names that another one of the same inputs and outputs has for these."""
+    return jaxpr.replace(debug_info=other.debug_info)
+
+
 def _own(const: Any) -> Any:
     """A constant as an object that no cache of JAX holds.
 

@@ -80,13 +80,13 @@ class Context:
       lanes: those of `vmap`.
       sharding_of: gives the sharding of an array or tracer; None if it is on one device, or not known.
       depend: called where a choice depends on shardings. Whoever keeps the program asks then whether they still hold.
-      active: a tree prefix of the result, with a flag for what is expected to have cotangents.
+      active: for each result whether it is expected to have cotangents; empty if all are.
     """
 
     lanes: Lanes = ONE
     sharding_of: Callable[[Any], Any] = _jax.sharding_of
     depend: Callable[[], None] = _nobody_depends
-    active: Any = True
+    active: tuple[bool, ...] = ()
 
     def place_of(self, x: Any) -> Any:
         """The sharding of an array or tracer: as it is said in the trace, else as the caller knows it, or None."""

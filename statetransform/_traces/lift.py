@@ -138,19 +138,20 @@ class Staged(Transformed):
     """A function under a JAX transform that maps functions to functions and stages them.
 
     Args:
-      around: the JAX transform, applied within the one trace; None for none.
+      around: the JAX transform, applied within the one trace, or to what was traced; None for none.
       where: its name, for messages; None for that of the subclass.
       static_argnums, static_argnames: as in :func:`jax.jit`.
       states: which states are lifted; None for all.
     """
 
     _counts_given: ClassVar[bool] = False  # whether negative `static_argnums` count from the last argument of a call
+    _option: ClassVar[str] = "around"  # or "around_program", see `stage.trace`
 
     def __init__(
         self,
         fun: Callable[..., Any],
         *,
-        around: Callable[[Callable[..., Any]], Callable[..., Any]] | None,
+        around: Callable[..., Callable[..., Any]] | None,
         where: str | None = None,
         is_method: bool = False,
         static_argnums: Any = (),
@@ -173,7 +174,7 @@ class Staged(Transformed):
         return store.find(self._fun, args, kwargs, roots[1:]).run()
 
     def _store_for(self, around: Any) -> TraceCache:
-        make = functools.partial(TraceCache, around=around, is_lifted=self._is_lifted)
+        make = functools.partial(TraceCache, is_lifted=self._is_lifted, **{self._option: around})
         return cache_of(self._fun, (around, self._key_of_states), make)
 
     def _around_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], has_self: bool) -> Any:

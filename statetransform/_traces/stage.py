@@ -5,9 +5,10 @@ states those are is only known after the body has run. So the body is traced onc
 the first read of a state binds a private primitive without operands *in the trace of the frame itself*,
 however deep in JAX transforms the read stands; afterwards those equations become inputs of the jaxpr.
 
-The JAX transform may stand around the body during that one trace (`around=jax.checkpoint`): states are
-then operands of its equation like everything that its function closes over, and calling the trace
-re-binds one equation, not the body's.
+A JAX transform that gives the body values of other types stands around it during that one trace (`around=`): states
+are then operands of its equation like everything that its function closes over. One that does not, a checkpoint, is put
+around the program once that is traced (`around_program=`), so that those in one another take less of Python's stack.
+In both, calling the trace re-binds one equation, not the body's.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import jax.extend.core as jex
 
 from .._base.errors import StateTraceError, describe
 from .._base.functions import code_of, name_of, named_like
-from .._jax import bind_in, close_over_inputs, take_current_trace, trace_state, typeof
+from .._jax import bind_in, close_over_inputs, named_as, take_current_trace, trace_state, typeof
 from .._states import pytrees
 from .._states.adapters import as_state
 from .._states.frame import Frame, innermost, trace_around
@@ -53,6 +54,7 @@ class StagedFrame(Frame):
         self.reads: dict[State, tuple[Any, tuple[Any, ...]]] = {}  # with tree definition and abstract values
         self.statics: dict[State, Any] = {}
         self.leaves: list[Any] = []  # of the states read
+        self.placed: list[Any] = []  # the same, or what stands for them where the transform puts them somewhere
         self.constants: dict[State, list[Any]] = {}  # states left out of the lift, with their leaves
         self._is_lifted, self._places = is_lifted, places
 
@@ -71,6 +73,7 @@ class StagedFrame(Frame):
         placed = leaves if self._places is None else self._places.of_state(state, value)
         self.outside.update(zip(map(id, inputs), placed, strict=True))
         self.leaves += leaves
+        self.placed += placed
         self.reads[state] = (treedef, avals)
         return treedef.unflatten(inputs)
 
@@ -99,6 +102,7 @@ def trace(
     kwargs: dict[str, Any],
     objects: Sequence[Any] = (),
     around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    around_program: Callable[[Any, Any, Any], Callable[..., list[Any]]] | None = None,
     is_lifted: Callable[[State], bool] | None = None,
     is_pure: bool = False,
     places: Places | None = None,
@@ -110,6 +114,8 @@ def trace(
       args, kwargs: its arguments, or their abstract values, with static ones and objects hidden.
       objects: the hidden objects.
       around: a JAX transform to apply to the body within the trace.
+      around_program: one to apply to what was traced: it takes a closed jaxpr from the leaves of the arguments and
+        states read, `(args, kwargs)` and the results, both with abstract values as leaves, and gives a flat function.
       is_lifted: which states are lifted; the others are constants.
       is_pure: whether the caller threads the values explicitly.
       places: where the transform puts arguments and states; None for one that leaves them where they are.
@@ -117,7 +123,7 @@ def trace(
     attempt = Fresh(fun, innermost())
     while True:
         with attempt as is_fresh:
-            tracing = _Tracing(fun, objects, around, is_lifted, is_pure, places, is_fresh)
+            tracing = _Tracing(fun, objects, around, around_program, is_lifted, is_pure, places, is_fresh)
             try:
                 # Nested transforms come through here once for each, so the run stands in no function of its own.
                 make = jax.make_jaxpr(tracing.runner(args, kwargs))
@@ -144,6 +150,7 @@ class _Tracing:
     outcome: Any
     tree: Any  # the structure of what the body gives
     _leaves: list[Any]  # of the arguments
+    _placed: list[Any]  # the same, or what stands for them where the transform puts them somewhere
     _over: tuple[Any, ...]  # weak references to JAX's traces of the body
 
     def __init__(
@@ -151,12 +158,14 @@ class _Tracing:
         fun: Any,
         objects: Sequence[Any],
         around: Any,
+        around_program: Any,
         is_lifted: Any,
         is_pure: bool,
         places: Places | None,
         is_fresh: bool,
     ) -> None:
-        self._fun, self._objects, self._around, self._places = fun, objects, around, places
+        self._fun, self._objects, self._places = fun, objects, places
+        self._around, self._around_program = around, around_program
         self._is_lifted, self._is_fresh, self._is_pure = is_lifted, is_fresh, is_pure
         self._outer, self._called_from = trace_around(), trace_state()
         self._culprit: Culprit | None = None
@@ -174,6 +183,8 @@ class _Tracing:
         if self._culprit is not None:
             raise self._culprit.explained(jaxpr, names)
         arguments = jax.tree.map(typeof, (args, kwargs))
+        if self._around_program is not None:
+            jaxpr, consts = self._transformed(jaxpr, consts, arguments)
         trace = Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
         if self.frame.depends_on_shardings:
             trace.shardings = tuple(map(sharding_of, [*self._leaves, *self.frame.leaves]))
@@ -187,11 +198,28 @@ class _Tracing:
                 )
         return trace
 
+    def _transformed(self, jaxpr: Any, consts: Sequence[Any], arguments: Any) -> tuple[Any, Any]:
+        """What the transform makes of a jaxpr with these constants: another one, and its constants."""
+        placed = [*self._placed, *self.frame.placed]
+        results = self.tree.unflatten([var.aval for var in jaxpr.outvars])
+        closed = jex.ClosedJaxpr(jaxpr, list(consts))  # pyright: ignore[reportPrivateImportUsage]
+        transformed = self._around_program(closed, arguments, results)
+
+        def run(*inputs: Any) -> list[Any]:
+            with Frame() as frame:
+                frame.outside.update(zip(map(id, inputs), placed, strict=True))
+                out = transformed(*inputs)
+                self.frame.depends_on_shardings |= frame.depends_on_shardings
+            return out
+
+        new = jax.make_jaxpr(run)(*[var.aval for var in jaxpr.invars])
+        return named_as(jaxpr, new.jaxpr), new.consts
+
     def runner(self, args: Any, kwargs: Any) -> Callable[..., Any]:
         """What JAX traces for these arguments: the transform around the body, in the frame."""
-        self._leaves = placed = jax.tree.leaves((args, kwargs))
+        self._leaves = self._placed = jax.tree.leaves((args, kwargs))
         if self._places is not None:
-            placed = jax.tree.leaves((self._places.of_arguments(args), kwargs))
+            self._placed = jax.tree.leaves((self._places.of_arguments(args), kwargs))
 
         @named_like(self._fun)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -200,7 +228,7 @@ class _Tracing:
             frame.is_fresh, frame.is_pure = self._is_fresh, self._is_pure
             with frame:
                 frame.outer, frame.called_from = self._outer, self._called_from
-                frame.outside.update(zip(map(id, jax.tree.leaves((args, kwargs))), placed, strict=True))
+                frame.outside.update(zip(map(id, jax.tree.leaves((args, kwargs))), self._placed, strict=True))
                 body = self._body()
                 results = (self._around(body) if self._around is not None else body)(*args, **kwargs)
                 leaves, self.tree = jax.tree.flatten(results)

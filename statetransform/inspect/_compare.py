@@ -16,6 +16,7 @@ from .._base.table import Drawing, Records, Table
 from .._memory.loops.budget import MemoryBudget
 from .._memory.policies._policy import Policy
 from .._memory.policies._refuse import check_policy
+from .._memory.programs.rewrite import program_of
 from .._memory.programs.sizes import byte_unit, format_bytes, format_count
 from .._traces.tracebacks import boundary
 from ..transform._checkpoint import Around
@@ -271,7 +272,10 @@ def _under(view: View, policy: Any) -> View:
     """The whole function under a checkpoint with a policy; None is for no checkpoint."""
     if policy is None:
         return view
-    fun = lambda *xs: (*view.fun(*xs), [])
-    fun.__name__ = view.name
-    applied = Around(policy)(fun)
-    return dataclasses.replace(view, fun=lambda *xs: applied(*xs)[:2])
+
+    def fun(*xs: Any) -> tuple[list[Any], list[Any]]:
+        program, results, _ = program_of(view.fun, xs, {})
+        checkpointed = Around(policy)(program, (xs, {}), (*results, []))
+        return jax.tree.unflatten(jax.tree.structure(results), checkpointed(*xs))
+
+    return dataclasses.replace(view, fun=fun)

@@ -5,9 +5,9 @@
 # * JAX runs the function (`grad`, `vmap`): a subclass of `Direct`, whose `_run` makes a `Lift`, calls it inside of the
 #   JAX transform and lets `leave` write. `checkify` in `_direct.py` is the smallest, `_vjp.py` the clearest.
 # * JAX stages the function (`checkpoint`, `lift`): `decorate(Staged, fun, where="name", around=...)`, where `around` is
-#   the JAX transform of a pure function: a frozen dataclass, so that equal ones share traces. A function that is
-#   looked at once goes through `find_for_once` (`eval_shape`), the body of a loop is a `Body`, a branch `traced_once`
-#   (`_bodies.py`).
+#   the JAX transform of a pure function, or of the program that it is traced to: a frozen dataclass, so that equal ones
+#   share traces. A function that is looked at once goes through `find_for_once` (`eval_shape`), the body of a loop is a
+#   `Body`, a branch `traced_once` (`_bodies.py`).
 # * JAX compiles the function (`jit`): `_jit.py`.
 #
 # `_rules.py` (custom rules) and `_shard_map.py` are hybrids of the first two, and say of what. The signature comes from

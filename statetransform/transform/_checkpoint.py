@@ -115,8 +115,9 @@ def checkpoint(
         )
     if others:
         jax.checkpoint(_refuse, **others)  # says what is wrong
+        raise TypeError(f"checkpoint: {', '.join(others)} of this JAX is not known to this version of the package")
     common = {"static_argnums": static_argnums, "static_argnames": static_argnames, "states": states}
-    options = {"prevent_cse": prevent_cse, "policy": policy, **common, **others}
+    options = {"prevent_cse": prevent_cse, "policy": policy, **common}
     if isinstance(fun, type):
         names = "__call__" if methods is None else methods
         return _with_methods(fun, names, functools.partial(checkpoint, **options))
@@ -125,7 +126,7 @@ def checkpoint(
     if methods is not None:
         raise TypeError(f"checkpoint: `methods` names methods of a class, but {fun!r} is not a class")
     _refuse(fun, static_argnames)
-    around = Around(policy, prevent_cse, tuple(others.items()))
+    around = Around(policy, prevent_cse)
     return decorate(Checkpointed, fun, around=around, **common)
 
 
@@ -175,6 +176,7 @@ class Checkpointed(Staged):
     where = "checkpoint"
     _around: Around
     _counts_given = True  # as in JAX
+    _option = "around_program"
 
     def _around_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], has_self: bool) -> Any:
         _refuse_references((args, kwargs))
@@ -200,11 +202,10 @@ class Checkpointed(Staged):
 
 @dataclasses.dataclass(frozen=True)
 class Around:
-    """:func:`jax.checkpoint` around a pure function that returns the output, what is written, and new states."""
+    """:func:`jax.checkpoint` around a program that gives the output, what is written, and new states."""
 
     policy: Callable[..., Any] | MemoryBudget | None = dataclasses.field(compare=False)
     prevent_cse: Any = dataclasses.field(default=True, compare=False)
-    _others: tuple[tuple[str, Any], ...] = ()
     lanes: Lanes = ONE
     _key: Any = dataclasses.field(init=False)  # compared in place of the policy and the flags
 
@@ -212,10 +213,17 @@ class Around:
         flags, treedef = jax.tree.flatten(self.prevent_cse)
         object.__setattr__(self, "_key", (key_of_policy(self.policy), treedef, *flags))
 
-    def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, program: Any, arguments: Any, results: Any) -> Callable[..., list[Any]]:
+        """A flat function of the inputs of a closed jaxpr, see `stage.trace`."""
+        args, kwargs = arguments
+        flags = self.prevent_cse
+        if not isinstance(flags, bool):  # of states, which are not listed, JAX sees constants
+            flags = jax.tree.leaves(jax.tree.broadcast(flags, (args, kwargs) if kwargs else args))
+            flags = (*flags, *[False] * (len(program.in_avals) - len(flags)))
         # Of the results, what is written to states rarely has a cotangent.
-        context = Context(self.lanes, sharding_of, depend_on_shardings, active=(True, False, False))
-        return _memory.checkpoint(body, self.policy, self.prevent_cse, context, **dict(self._others))
+        active = tuple(jax.tree.leaves(jax.tree.broadcast((True, False, False), results)))
+        context = Context(self.lanes, sharding_of, depend_on_shardings, active)
+        return _memory.checkpoint(program, self.policy, flags, context)
 
 
 def _refuse_references(arguments: Any) -> None:

@@ -6,9 +6,8 @@ Where a gradient is around lanes of `vmap`, these become a part of the function:
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +20,6 @@ from ..loops.arrays import merge, pick
 from ..loops.budget import MemoryBudget
 from ..loops.others import with_reverse_mode
 from ..programs.references import made_in
-from ..programs.rewrite import program_of
 from ..programs.walk import backward_slice
 from .cost import operations
 from .differentiate import Budgeted, Leaves
@@ -29,33 +27,30 @@ from .differentiate import Budgeted, Leaves
 _PARTS = 0.01  # of the work of a loss, which its parts may take besides: what a plan may have too much of it
 
 
-def planned(fun: Callable[..., Any], budget: MemoryBudget, context: Context) -> Callable[..., Any]:
-    """A pure function whose gradient keeps its intermediates within a budget.
+def planned(program: Any, budget: MemoryBudget, context: Context) -> Callable[..., list[Any]]:
+    """A closed jaxpr as a function of its inputs whose gradient keeps its intermediates within a budget.
 
     Args:
-      fun: a function of pytrees of arrays.
+      program: the closed jaxpr.
       budget: the budget, which records what is chosen.
       context: what is around the call.
 
     Returns:
       The function, with the same values and derivatives.
     """
+    name, _ = _jax.function_of(program)
 
-    @functools.wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        traced, shapes, leaves = program_of(fun, args, kwargs)
-        closed = with_reverse_mode(traced, max(budget.bytes // context.lanes.count, 1))
-        flags = jax.tree.leaves(jax.tree.broadcast(context.active, shapes))
+    def call(*inputs: Any) -> list[Any]:
+        closed = with_reverse_mode(program, max(budget.bytes // context.lanes.count, 1))
         body, consts = _jax.without_constvars(closed)
-        name = getattr(fun, "__name__", type(fun).__name__)
+        flags = context.active or (True,) * len(body.outvars)
         context.depend()
-        out = _Call(name, body, budget, _guess(body, flags), context)(consts, leaves)
-        return jax.tree.unflatten(jax.tree.structure(shapes), out)
+        return _Call(name or "the program", body, budget, _guess(body, flags), context)(consts, inputs)
 
     return call
 
 
-def _guess(body: Any, flags: list[bool]) -> tuple[bool, ...]:
+def _guess(body: Any, flags: Sequence[bool]) -> tuple[bool, ...]:
     """Which outputs will have cotangents: of a loss with other things, the loss; otherwise all that can.
 
     What a layer or a step, which returns no scalar, writes to states is likely to be read by what follows.

@@ -16,7 +16,6 @@ of how a name was written down. Together the saved set is the same in both setti
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,16 +26,15 @@ from jax.ad_checkpoint import Recompute
 from jax.extend.core.primitives import name_p
 
 from ..._base.errors import PolicyWarning
-from ..._base.functions import named_like
 from ..._base.sites import warn
-from ..._jax import bind, bind_name, bind_remat, is_array_type, is_remat
+from ..._jax import bind, bind_name, bind_remat, function_of, is_array_type, is_remat
 from ..loops.others import number_of_loops
-from ..programs.rewrite import program_of, rewrite
+from ..programs.rewrite import rewrite
 from ..programs.sources import Place
 from ..programs.walk import MARK, inner_jaxprs
 from ._loops import Loops
 from ._policy import Policy, Verdict, Wrapped, ask, asks_source, describe, is_kept
-from ._refuse import check_memories, check_policy, warn_not_offloaded, warn_unused_names
+from ._refuse import check_memories, warn_not_offloaded, warn_unused_names
 
 # tanh' = 1 - tanh^2 uses the output. A name that is put after such a function is not on the path to its derivative, so
 # JAX would compute the function again although the named value is there. These are differentiated through the
@@ -128,31 +126,28 @@ def _named_outputs(eqn: Any, inputs: Sequence[Any], name: str) -> list[Any]:
 
 
 def checkpointed(
-    fun: Callable[..., Any], *, policy: Callable[..., Any] | None = None, prevent_cse: Any = True
-) -> Callable[..., Any]:
-    """A pure function under a checkpoint: :func:`jax.checkpoint` without static arguments and without caches.
-
-    Every call traces ``fun``, so this is for use inside a trace, as a transform has it.
+    program: Any, policy: Callable[..., Any] | None = None, prevent_cse: bool | tuple[bool, ...] = True
+) -> Callable[..., list[Any]]:
+    """The checkpoint of a closed jaxpr as a function of its inputs.
 
     >>> import jax, jax.numpy as jnp
-    >>> float(jax.grad(checkpointed(lambda x: jnp.sin(jnp.sin(x))))(0.0))
+    >>> f = checkpointed(jax.make_jaxpr(lambda x: jnp.sin(jnp.sin(x)))(0.0))
+    >>> float(jax.grad(lambda x: f(x)[0])(0.0))
     1.0
     """
-    check_policy(policy)
+    chosen, program = prepare(policy, program)
+    return lambda *inputs: bind_remat(program, inputs, prevent_cse, chosen)
 
-    @functools.wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        jaxpr, out, leaves = program_of(fun, args, kwargs)
-        if isinstance(policy, Loops):  # all else is kept; a checkpoint of JAX cannot keep a complex value
-            run = jex.jaxpr_as_fun(policy.changed(jaxpr))
-            # One program: in an eager gradient JAX would compile each loop at each call, by the identity of its parts.
-            flat = (jax.jit(named_like(fun)(run)) if number_of_loops(jaxpr) else run)(*leaves)
-        else:
-            chosen, jaxpr = prepare(policy, jaxpr)
-            flags = prevent_cse
-            if not isinstance(flags, bool):
-                flags = tuple(jax.tree.leaves(jax.tree.broadcast(flags, (args, kwargs) if kwargs else args)))
-            flat = bind_remat(jaxpr, leaves, flags, chosen)
-        return jax.tree.unflatten(jax.tree.structure(out), flat)
 
-    return call
+def changed(program: Any, policy: Loops) -> Callable[..., list[Any]]:
+    """A closed jaxpr with other loops, as a function of its inputs. All else is kept, as by no checkpoint of JAX."""
+    inner = jex.jaxpr_as_fun(policy.changed(program))
+    if not number_of_loops(program):
+        return inner
+
+    def run(*inputs: Any) -> list[Any]:
+        return inner(*inputs)
+
+    # One program: in an eager gradient JAX would compile each loop at each call, by the identity of its parts.
+    run.__name__ = function_of(program)[0] or run.__name__
+    return jax.jit(run)
