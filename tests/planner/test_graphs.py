@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from statetransform._memory.plans.existing import Held
 from statetransform._memory.plans.gradient import Pattern, flattened, joint_step, without_equal
 
 # Plans of graphs that no function has: the judge of plans against the definition of what it counts.
@@ -126,3 +128,16 @@ def test_a_network_that_is_called_twice_is_planned_once() -> None:
     value, gradient = jax.core.eval_jaxpr(flat.jaxpr, flat.consts, x, 1.0)
     assert jnp.isnan(value)  # zeros of different signs are not equal
     assert jnp.array_equal(gradient, jax.grad(loss)(x), equal_nan=True)
+
+
+def test_a_part_of_a_value_that_bears_its_name_is_not_the_value() -> None:
+    def loss(logits: Any, labels: Any) -> Any:
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1).mean()
+
+    pattern = Pattern((True, False), (True,))
+    flat = flattened(joint_step(jax.make_jaxpr(loss)(jnp.ones((8, 128)), jnp.zeros(8, int)), pattern))
+    sign = max(i for i, eqn in enumerate(flat.jaxpr.eqns) if eqn.primitive.name == "neg" and eqn.outvars[0].aval.shape)
+    for size, is_there in ((8 * 128 * 4, True), (8 * 4, False)):  # as where the sign was moved behind a sum
+        graph = build(flat, pattern, held={sign: Held(size, 0)}, has_all=False).graph
+        nodes = [node for node in graph.nodes if flat.jaxpr.eqns[sign] is node.eqns[-1]]
+        assert bool(nodes) == is_there

@@ -125,6 +125,15 @@ def build(
     return kind(jaxpr, n_inputs, n_outputs, n_forward, held).joint(consts, seen)
 
 
+def _holds(held: Held, eqn: Any) -> bool:
+    """Whether what bears an equation's name is its value, or work on it, and not a part of it.
+
+    Compilers move signs behind sums: the sign of the logits in the head of a language model is then one number for each
+    word. A value may be there in a narrower type than its own, but hardly in one an eighth as wide.
+    """
+    return len(eqn.outvars) != 1 or not 0 < 8 * held.size < nbytes(eqn.outvars[0].aval)
+
+
 class _Builder:
     """Turns equations into nodes."""
 
@@ -132,7 +141,7 @@ class _Builder:
         self, jaxpr: Any, n_inputs: int, n_outputs: int, n_forward: int | None, held: Mapping[int, Held]
     ) -> None:
         self.jaxpr, self.n_inputs, self.n_outputs = jaxpr, n_inputs, n_outputs
-        self.held = {id(eqn): held[i] for i, eqn in enumerate(jaxpr.eqns) if i in held}
+        self.held = {id(eqn): held[i] for i, eqn in enumerate(jaxpr.eqns) if i in held and _holds(held[i], eqn)}
         self.is_known = bool(held)
         self.returned = {atom for atom in jaxpr.outvars if not isinstance(atom, jex.Literal)}
         self.eqns = backward_slice(jaxpr, jaxpr.outvars)
