@@ -1,4 +1,4 @@
-"""The one place that chooses who asks the policy of a checkpoint: the four ways to recompute a pure function."""
+"""The one place that chooses who asks the policy of a checkpoint: the three ways to recompute a program."""
 
 from __future__ import annotations
 
