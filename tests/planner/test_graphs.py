@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from statetransform._memory import ONE, Lanes
 from statetransform._memory.plans.existing import Held
 from statetransform._memory.plans.gradient import Pattern, flattened, joint_step, without_equal
 
@@ -130,11 +131,12 @@ def test_a_network_that_is_called_twice_is_planned_once() -> None:
     assert jnp.array_equal(gradient, jax.grad(loss)(x), equal_nan=True)
 
 
-def test_a_part_of_a_value_that_bears_its_name_is_not_the_value() -> None:
+@pytest.mark.parametrize("lanes", [ONE, Lanes(1, 64)])  # for lanes, what they share is there once
+def test_a_part_of_a_value_that_bears_its_name_is_not_the_value(lanes: Lanes) -> None:
     def loss(logits: Any, labels: Any) -> Any:
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1).mean()
 
-    pattern = Pattern((True, False), (True,))
+    pattern = Pattern((True, False), (True,), lanes)
     flat = flattened(joint_step(jax.make_jaxpr(loss)(jnp.ones((8, 128)), jnp.zeros(8, int)), pattern))
     sign = max(i for i, eqn in enumerate(flat.jaxpr.eqns) if eqn.primitive.name == "neg" and eqn.outvars[0].aval.shape)
     for size, is_there in ((8 * 128 * 4, True), (8 * 4, False)):  # as where the sign was moved behind a sum

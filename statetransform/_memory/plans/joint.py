@@ -116,13 +116,15 @@ def build(
       n_forward: how many of the equations are the forward pass. None takes all for it that no cotangent reaches, so
         that checkpoints in the function count for nothing.
       seen: which equation of the function computes the value of some variables.
-      held: the equations whose values exist as compiled, by number, and what they hold, if that is known.
+      held: the equations whose values exist as compiled, by number, and what they hold for all lanes, if that is known.
       has_all: whether all values are in the graph; otherwise those that exist.
     """
     jaxpr, consts = _jax.opened(flat), _jax.consts_of(flat)
     n_inputs, n_outputs = len(pattern.inputs), len(pattern.outputs)
-    kind = _Builder if has_all else _OfExisting
-    return kind(jaxpr, n_inputs, n_outputs, n_forward, held).joint(consts, seen)
+    kind, lanes = _Builder if has_all else _OfExisting, pattern.lanes.count
+    there = [i for i, eqn in enumerate(jaxpr.eqns) if i in held and _holds(held[i], eqn)]
+    of_one = {i: held[i].of_one(lanes) for i in there}
+    return kind(jaxpr, n_inputs, n_outputs, n_forward, of_one).joint(consts, seen)
 
 
 def _holds(held: Held, eqn: Any) -> bool:
@@ -141,7 +143,7 @@ class _Builder:
         self, jaxpr: Any, n_inputs: int, n_outputs: int, n_forward: int | None, held: Mapping[int, Held]
     ) -> None:
         self.jaxpr, self.n_inputs, self.n_outputs = jaxpr, n_inputs, n_outputs
-        self.held = {id(eqn): held[i] for i, eqn in enumerate(jaxpr.eqns) if i in held and _holds(held[i], eqn)}
+        self.held = {id(eqn): held[i] for i, eqn in enumerate(jaxpr.eqns) if i in held}
         self.is_known = bool(held)
         self.returned = {atom for atom in jaxpr.outvars if not isinstance(atom, jex.Literal)}
         self.eqns = backward_slice(jaxpr, jaxpr.outvars)

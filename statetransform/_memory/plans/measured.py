@@ -105,8 +105,7 @@ class Measured:
         if known.held is None:
             self.begin("compiling the plain step")
             found = compiled_step(first.as_outermost(first.scoped_step), first, wants_text=True)
-            held, known.flat = existing(found.text) if found.text else {}, found.bytes
-            known.held = {number: own.of_one(first.pattern.lanes.count) for number, own in held.items()}
+            known.held, known.flat = existing(found.text) if found.text else {}, found.bytes
             known.write()
         return known.flat
 
