@@ -5,10 +5,10 @@ states those are is only known after the body has run. So the body is traced onc
 the first read of a state binds a private primitive without operands *in the trace of the frame itself*,
 however deep in JAX transforms the read stands; afterwards those equations become inputs of the jaxpr.
 
-A JAX transform that gives the body values of other types stands around it during that one trace (`around=`): states
-are then operands of its equation like everything that its function closes over. One that does not, a checkpoint, is put
-around the program once that is traced (`around_program=`), so that those in one another take less of Python's stack.
-In both, calling the trace re-binds one equation, not the body's.
+A JAX transform that gives the body values of other types is applied to the body, within that one trace (`around=`):
+states are then operands of its equation like everything that its function closes over. A checkpoint does not, so it is
+applied to the program, after the trace (`around_program=`): nested ones take less of Python's stack. In both cases,
+calling the trace re-binds one equation, not the body's.
 """
 
 from __future__ import annotations
