@@ -143,3 +143,13 @@ def test_a_part_of_a_value_that_bears_its_name_is_not_the_value(lanes: Lanes) ->
         graph = build(flat, pattern, held={sign: Held(size, 0)}, has_all=False).graph
         nodes = [node for node in graph.nodes if flat.jaxpr.eqns[sign] is node.eqns[-1]]
         assert bool(nodes) == is_there
+
+
+def test_products_that_compilers_merge_are_slices_of_what_bears_the_name_of_one() -> None:
+    x, pattern = jnp.ones((8, 16)), Pattern((True,), (True,))
+    flat = flattened(joint_step(jax.make_jaxpr(lambda x: (jnp.sin(x @ x.T) * (x @ x.T[:, ::-1])).sum())(x), pattern))
+    first = next(i for i, eqn in enumerate(flat.jaxpr.eqns) if eqn.primitive.name == "dot_general")
+    for numbers, size in ((2 * 64, 64 * 4), (64, 2 * 64 * 4)):  # otherwise there are two copies of it
+        graph = build(flat, pattern, held={first: Held(2 * 64 * 4, 0, numbers)}, has_all=False).graph
+        (node,) = [node for node in graph.nodes if flat.jaxpr.eqns[first] is node.eqns[-1]]
+        assert graph.sizes[node.outputs[0]] == size

@@ -12,7 +12,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core as jex
@@ -38,14 +38,24 @@ class Held:
     Attributes:
       size: bytes of its value on one device.
       scratch: bytes of what is there besides while it is computed: parts of sums, copies of operands, workspaces.
+      numbers: the most that one of its arrays has. Compilers compute products with the same operand as one, which
+        bears one of their names.
     """
 
     size: int
     scratch: int
+    numbers: int = 0
 
     def of_one(self, lanes: int) -> Held:
         """The part of one of the lanes that a program is compiled for."""
-        return Held(-(-self.size // lanes), -(-self.scratch // lanes))
+        return Held(-(-self.size // lanes), -(-self.scratch // lanes), -(-self.numbers // lanes))
+
+
+class _Buffer(NamedTuple):
+    """An array of a compiled program: its bytes on one device, and how many numbers it has."""
+
+    size: int
+    numbers: int
 
 
 def scoped(flat: Any) -> Callable[..., list[Any]]:
@@ -68,23 +78,24 @@ def existing(text: str) -> dict[int, Held]:
     """The equations whose values exist, by number, from a compiled program's text."""
     computations = dict(_computations(text))
     entry = computations.get("ENTRY", {})
-    made: dict[str, list[tuple[int, int]]] = {}
+    made: dict[str, list[tuple[int, _Buffer]]] = {}
     for name, line in entry.items():
         match = _INSTRUCTION.match(line)
         if match is not None and match[4] not in _VIEWS:
-            made[name] = list(_made(line, match[4], list(map(_bytes, _ARRAY.finditer(match[3]))), computations))
+            made[name] = list(_made(line, match[4], list(map(_buffer, _ARRAY.finditer(match[3]))), computations))
     readers = _readers(entry)
-    kept, passing = dict[int, list[int]](), dict[int, list[int]]()
+    kept, passing = dict[int, list[_Buffer]](), dict[int, list[_Buffer]]()
     for name, buffers in made.items():
-        for k, (number, size) in enumerate(buffers):
+        for k, (number, buffer) in enumerate(buffers):
             using = readers.get((name, k if len(buffers) > 1 else 0), ())
             lasts = any(number not in [n for n, _ in made.get(reader, ())] for reader in using)
-            (kept if lasts else passing).setdefault(number, []).append(size)
+            (kept if lasts else passing).setdefault(number, []).append(buffer)
     found = dict[int, Held]()
     for number in {**kept, **passing}:
         own, rest = kept.get(number, []), passing.get(number, [])
         own, rest = (own, rest) if own else (rest[-1:], rest[:-1])
-        found[number] = Held(sum(own), sum(rest))
+        size, scratch = (sum(buffer.size for buffer in some) for some in (own, rest))
+        found[number] = Held(size, scratch, max(buffer.numbers for buffer in own))
     return found
 
 
@@ -106,8 +117,10 @@ def _readers(entry: dict[str, str]) -> dict[tuple[str, int], list[str]]:
     return found
 
 
-def _made(line: str, name: str, sizes: list[int], computations: dict[str, dict[str, str]]) -> Iterator[tuple[int, int]]:
-    """The equations whose values an instruction makes, with their bytes."""
+def _made(
+    line: str, name: str, buffers: list[_Buffer], computations: dict[str, dict[str, str]]
+) -> Iterator[tuple[int, _Buffer]]:
+    """The equations whose values an instruction makes, with their buffers."""
     own = _SCOPE.search(line)
     called = re.search(r"calls=%?([\w.\-]+)", line) if name == "fusion" else None
     body = computations.get(called[1], {}) if called else {}
@@ -116,12 +129,12 @@ def _made(line: str, name: str, sizes: list[int], computations: dict[str, dict[s
         scope = _scope(root, body) or own
         if scope is not None:
             # Of a kernel with a workspace the value is first.
-            yield from ((int(scope[1]), size) for size in (*sizes[1:], *sizes[:1]))
+            yield from ((int(scope[1]), buffer) for buffer in (*buffers[1:], *buffers[:1]))
         return
     parts = [part for part in _NAME.findall(root.split(" tuple(", 1)[1].split("), ")[0]) if part in body]
-    for part, size in zip(parts, sizes, strict=False):
+    for part, buffer in zip(parts, buffers, strict=False):
         if (scope := _scope(body[part], body)) is not None:
-            yield int(scope[1]), size
+            yield int(scope[1]), buffer
 
 
 def _scope(line: str, body: dict[str, str]) -> Any:
@@ -151,16 +164,17 @@ def _computations(text: str) -> Iterator[tuple[str, dict[str, str]]]:
             lines[found[2]] = line
 
 
-def _bytes(array: Any) -> int:
-    """The bytes of an array of some layout, with what its tiles are filled up with; 0 in the host's memory."""
+def _buffer(array: Any) -> _Buffer:
+    """An array of some layout, with what its tiles are filled up with; without bytes in the host's memory."""
     kind, dims, order, layout = array[1], array[2], array[3], array[4] or ""
-    if "S(5)" in layout:
-        return 0
     shape = [int(n) for n in dims.split(",") if n]
+    numbers = math.prod(shape)
+    if "S(5)" in layout:
+        return _Buffer(0, numbers)
     if (tile := _TILE.search(layout)) is not None and order:
         sizes = list(map(int, tile[1].split(",")))
         minor = list(map(int, order.split(",")))[: len(sizes)]
         for axis, size in zip(minor, reversed(sizes), strict=False):
             shape[axis] = -(-shape[axis] // size) * size
     bits = re.search(r"\d+", kind)
-    return math.prod(shape) * (1 if bits is None else max(int(bits[0]), 8) // 8)
+    return _Buffer(math.prod(shape) * (1 if bits is None else max(int(bits[0]), 8) // 8), numbers)

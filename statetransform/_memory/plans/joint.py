@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import jax.extend.core as jex
 
 from ... import _jax
+from ..programs.sizes import local_shape
 from ..programs.walk import backward_slice, inner_jaxprs
 from . import cost
 from .cost import nbytes
@@ -313,9 +315,14 @@ class _Builder:
         return found
 
     def _size(self, eqn: Any, var: Any) -> int:
-        """Bytes of a value: as compiled, with tiles and with copies in another layout that are read as long."""
+        """Bytes of a value: as compiled, with tiles and with copies in another layout that are read as long.
+
+        Of products that compilers compute as one, each is a part of that.
+        """
         own = None if len(eqn.outvars) > 1 or inner_jaxprs(eqn) else self.held.get(id(eqn))
-        return max(nbytes(var.aval), own.size if own else 0)
+        if own is None or (eqn.primitive.name == "dot_general" and own.numbers > math.prod(local_shape(var.aval))):
+            return nbytes(var.aval)
+        return max(nbytes(var.aval), own.size)
 
     def _scratch(self, eqn: Any) -> int:
         """Bytes that an equation needs inside: as compiled, where that is known; what is within loops has no scope."""
