@@ -183,6 +183,18 @@ def a_cross_entropy() -> Any:
     return loss, (noise(400, 64), many(16, 64, 64), jnp.arange(256).reshape(4, 64))
 
 
+@program(0.8, cost=1.1, with_any=False)
+def gated_layers() -> Any:
+    """Products with more dimensions than two, which compilers compute as matrices; two of each layer they merge."""
+
+    def loss(ws: Any, x: Any) -> Any:
+        for up, gate, down in ws:
+            x = x + (jax.nn.silu(x @ gate) * (x @ up)) @ down
+        return (x**2).sum()
+
+    return loss, ([(noise(32, 256), noise(32, 256), noise(256, 32))] * 4, noise(4, 64, 32))
+
+
 @program(0.25, over=1.1, with_any=False)
 def a_weight_that_a_reduction_repeats() -> Any:
     """The compiler makes an array of it, which both passes would share from the first layer on."""

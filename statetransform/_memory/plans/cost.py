@@ -64,12 +64,15 @@ def is_batched(eqn: Any) -> bool:
     return eqn.primitive.name != "dot_general" or bool(eqn.params["dimension_numbers"][1][0])
 
 
-def is_flattened(eqn: Any) -> bool:
-    """Whether compilers compute a product as one of matrices where the result has more dimensions."""
+def matrix_shape(eqn: Any) -> tuple[int, ...] | None:
+    """The shape of a product as compilers compute it, as one of matrices, if its result has more dimensions."""
     if eqn.primitive.name != "dot_general":
-        return False
-    sides = zip(eqn.invars, *eqn.params["dimension_numbers"], strict=True)
-    return any(len(_free(v, contracting, batch)) > 1 for v, contracting, batch in sides)
+        return None
+    sides = list(zip(eqn.invars, *eqn.params["dimension_numbers"], strict=True))
+    merged = [[v.aval.shape[k] for k in _free(v, *numbers)] for v, *numbers in sides]
+    first, _, batch = sides[0]
+    shape = *(first.aval.shape[k] for k in batch), *(math.prod(sizes) for sizes in merged if sizes)
+    return shape if len(shape) < len(eqn.outvars[0].aval.shape) else None
 
 
 def overwritten(eqns: Any) -> list[Any] | None:

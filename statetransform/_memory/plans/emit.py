@@ -26,11 +26,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import cost
-from .barriers import behind_all, keeps_barriers, tied
+from .barriers import behind_all, keeps_barriers
 from .forms import forms
 from .graph import Graph
 from .joint import Joint
-from .run import DRAWN, Count, Run
+from .run import DRAWN, Count, Run, tied_as_made
 from .simulate import lifetimes, profile, split_of
 from .tricks import ANCHORS, APART, DRAWS, FORMS, MOVED, OFTEN, ROOM
 
@@ -74,7 +74,8 @@ class Emitted:
         if self._has_loops:
             return outputs, kept
         if kept:
-            done = tied([*outputs, *kept])
+            names = [*[None] * len(outputs), *[self._joint.variables[v] for v in self.kept]]
+            done = tied_as_made(self._joint, names, [*outputs, *kept])
             outputs, kept = done[: len(outputs)], done[len(outputs) :]
         return outputs, [*kept, *filter(_is_number, outputs)]
 

@@ -42,6 +42,7 @@ class Joint:
       variables: the variable of each value of the graph.
       views: the equation that makes each variable that is a view, or is made of constants.
       origins: of each value that the function itself computes, which of its equations does.
+      matrices: the shapes of products as compilers compute them, as of matrices, where barriers are to tie these.
     """
 
     jaxpr: Any
@@ -52,6 +53,7 @@ class Joint:
     variables: tuple[Any, ...]
     views: dict[Any, Any]
     origins: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    matrices: Mapping[Any, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def numbers(self) -> dict[Any, int]:
@@ -109,6 +111,7 @@ def build(
     seen: Mapping[Any, int] = MappingProxyType({}),
     held: Mapping[int, Held] = MappingProxyType({}),
     has_all: bool = True,
+    fuses_views: bool = False,
 ) -> Joint:
     """The graph of a gradient step that is flattened.
 
@@ -120,13 +123,14 @@ def build(
       seen: which equation of the function computes the value of some variables.
       held: the equations whose values exist as compiled, by number, and what they hold for all lanes, if that is known.
       has_all: whether all values are in the graph; otherwise those that exist.
+      fuses_views: whether the compiler works in place where it fuses a view of what is read; the CPU's does not.
     """
     jaxpr, consts = _jax.opened(flat), _jax.consts_of(flat)
     n_inputs, n_outputs = len(pattern.inputs), len(pattern.outputs)
     kind, lanes = _Builder if has_all else _OfExisting, pattern.lanes.count
     there = [i for i, eqn in enumerate(jaxpr.eqns) if i in held and _holds(held[i], eqn)]
     of_one = {i: held[i].of_one(lanes) for i in there}
-    return kind(jaxpr, n_inputs, n_outputs, n_forward, of_one).joint(consts, seen)
+    return kind(jaxpr, n_inputs, n_outputs, n_forward, of_one, fuses_views).joint(consts, seen)
 
 
 def _holds(held: Held, eqn: Any) -> bool:
@@ -142,8 +146,15 @@ class _Builder:
     """Turns equations into nodes."""
 
     def __init__(
-        self, jaxpr: Any, n_inputs: int, n_outputs: int, n_forward: int | None, held: Mapping[int, Held]
+        self,
+        jaxpr: Any,
+        n_inputs: int,
+        n_outputs: int,
+        n_forward: int | None,
+        held: Mapping[int, Held],
+        fuses_views: bool,
     ) -> None:
+        self._fuses_views = fuses_views
         self.jaxpr, self.n_inputs, self.n_outputs = jaxpr, n_inputs, n_outputs
         self.held = {id(eqn): held[i] for i, eqn in enumerate(jaxpr.eqns) if i in held}
         self.is_known = bool(held)
@@ -270,7 +281,9 @@ class _Builder:
         for atom, t in seen.items():
             for v in [number[root] for root in self._roots_of([atom]) if root in number]:
                 origins[v] = min(origins.get(v, t), t)
-        return Joint(self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views, origins)
+        matrices = self._matrices(nodes) if self._fuses_views else {}
+        found = self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views
+        return Joint(*found, origins, matrices)
 
     def _in_time(self, groups: list[list[int]]) -> list[list[int]]:
         """With what the forward pass makes of what is given where it is first read: what it is made of is there anyway.
@@ -294,25 +307,34 @@ class _Builder:
     def _taken(self, drafts: Sequence[tuple[list[int], Any, list[Any]]]) -> set[Any]:
         """The values whose buffers some node can take.
 
-        Compilers fuse a reshape with the elementwise operations behind it, which then cannot work in place. One is
-        behind each product that they compute as one of matrices, unless all that an operation reads comes out of such.
+        Behind each product that compilers compute as one of matrices there is a view. They fuse it with the elementwise
+        operations that read it. On the CPU these do not work in place then, unless all that they read comes out of such
+        views.
         """
         found, flattened = set[Any](), set[Any]()
         for group, _, made in drafts:
             eqns = [self.eqns[t] for t in group]
-            atoms = cost.overwritten(eqns)
-            if atoms is not None:
+            if (atoms := cost.overwritten(eqns)) is not None:
                 found.update(self._roots_of(atoms))
-                flattened.update(made if cost.is_flattened(eqns[-1]) else ())
+                flattened.update(made if cost.matrix_shape(eqns[-1]) and not self._fuses_views else ())
                 continue
-            read = [a for eqn in eqns for a in eqn.invars if not isinstance(a, jex.Literal)]
-            as_made = {r for a in read for r in self._roots_of([a]) if _is_as(a, r) and _is_as(a, made[0])}
+            as_made = self._as_made(eqns, made[0])
             if as_made and as_made <= flattened:
                 flattened.update(made)
                 found |= as_made
             else:
                 found |= as_made - flattened
         return found
+
+    def _matrices(self, nodes: Sequence[Node]) -> dict[Any, tuple[int, ...]]:
+        """The shapes of products as matrices, unless devices hold parts of them: these may cut what is merged."""
+        shapes = {node.eqns[-1].outvars[0]: cost.matrix_shape(node.eqns[-1]) for node in nodes if node.is_product}
+        return {var: shape for var, shape in shapes.items() if shape and local_shape(var.aval) == var.aval.shape}
+
+    def _as_made(self, eqns: Sequence[Any], made: Any) -> set[Any]:
+        """The values that some equations read, with the dimensions of what they make of them."""
+        read = [a for eqn in eqns for a in eqn.invars if not isinstance(a, jex.Literal)]
+        return {root for a in read for root in self._roots_of([a]) if _is_as(a, root) and _is_as(a, made)}
 
     def _size(self, eqn: Any, var: Any) -> int:
         """Bytes of a value: as compiled, with tiles and with copies in another layout that are read as long.

@@ -21,7 +21,7 @@ from . import cost
 from .barriers import behind, has_number, tied
 from .joint import Joint
 from .pools import is_unpooled, unpooled
-from .tricks import FILLS, POOLS
+from .tricks import FILLS, MATRICES, POOLS
 
 DRAWN = 16  # a node that writes so many times what it reads is treated as a random draw
 # These compute equal numbers where they use them.
@@ -82,11 +82,11 @@ class Run:
     def tie(self, values: list[Any], given: list[Any]) -> None:
         """Puts a barrier around some variables."""
         names = [*values, *given]
-        self.env.update(zip(names, self._barrier([self.env[var] for var in names]), strict=True))
+        self.env.update(zip(names, self._barrier(names, [self.env[var] for var in names]), strict=True))
         self._forget(names)
 
-    def _barrier(self, values: list[Any]) -> list[Any]:
-        return tied(values)
+    def _barrier(self, names: list[Any], values: list[Any]) -> list[Any]:
+        return tied_as_made(self._joint, names, values)
 
     def _bind(self, eqn: Any) -> Sequence[Any]:
         inputs = [self.read(atom) for atom in eqn.invars]
@@ -160,8 +160,21 @@ class Count(Run):
         self.operations += self._joint.operations(eqn)
         return [0] * len(eqn.outvars)
 
-    def _barrier(self, values: list[Any]) -> list[Any]:
+    def _barrier(self, names: list[Any], values: list[Any]) -> list[Any]:
         return values
+
+
+def tied_as_made(joint: Joint, names: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """Values behind a barrier: products as the matrices that compilers compute, with a view of each behind it.
+
+    Args:
+      joint: what the values are of.
+      names: their variables there; None for what has none.
+      values: the values.
+    """
+    shapes = [joint.matrices.get(name) if MATRICES.is_on else None for name in names]
+    found = tied([x if shape is None else x.reshape(shape) for x, shape in zip(values, shapes, strict=True)])
+    return [y if shape is None else y.reshape(x.shape) for y, x, shape in zip(found, values, shapes, strict=True)]
 
 
 def _is_fill(view: Any) -> bool:

@@ -20,7 +20,7 @@ class Trick:
     Attributes:
       name: what it is called.
       does: what it does, and what compilers do without it.
-      needed_by: programs that take more work or bytes without it, on the CPU with JAX 0.12.
+      needed_by: programs that take more work or bytes without it, on the CPU with JAX 0.12 or on an H100.
     """
 
     name: str
@@ -81,6 +81,13 @@ FILLS = Trick(
     "make all of them at the start.",
     ("numbers that sorting puts in order", "a graph network"),
 )
+# The plan for Gemma that takes 1.073 of the work compiles to 3.42 GB on an H100 without it, and to 2.88 GB with it.
+MATRICES = Trick(
+    "matrices",
+    "On GPUs and TPUs, barriers tie products as the matrices that compilers compute, with views behind: a view before "
+    "a barrier is in no fusion, and nothing works in place on what it is of.",
+    ("gated layers",),
+)
 POOLS = Trick(
     "pools",
     "The gradient of max pooling by elementwise operations: compilers scatter, with arrays of integers as large as "
@@ -88,7 +95,7 @@ POOLS = Trick(
     ("convolutions with pooling",),
 )
 
-TRICKS = (DRAWS, APART, OFTEN, ROOM, MOVED, ANCHORS, FORMS, FILLS, POOLS)
+TRICKS = (DRAWS, APART, OFTEN, ROOM, MOVED, ANCHORS, FORMS, FILLS, MATRICES, POOLS)
 
 
 @contextlib.contextmanager

@@ -120,7 +120,8 @@ class Version:
     def joint(self) -> Joint:
         """Both passes."""
         flat, seen = self._flat
-        return build(flat, self.pattern, seen=seen, held=self._held, has_all=self._has_all)
+        fuses_views = self.target.platform != "cpu"
+        return build(flat, self.pattern, None, seen, self._held, self._has_all, fuses_views)
 
     @functools.cached_property
     def solver(self) -> Solver:
