@@ -6,12 +6,13 @@ traces around depend on them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
 
 from .. import _jax
-from .._states.frame import stack
+from .._states.frame import Frame, stack
 from .._states.state import State
 
 
@@ -51,6 +52,17 @@ def sharding_of(x: Any) -> Any:
         x = _jax.below_tangents(frame.outside.get(id(x), x))
         frame = frame.parent
     return _jax.sharding_of(x)
+
+
+def standing_for(arrays: Sequence[Any], fun: Callable[..., Any]) -> Callable[..., Any]:
+    """A flat function to be traced by itself, whose inputs stand for arrays, or for types with shardings."""
+
+    def run(*inputs: Any) -> Any:
+        with Frame() as frame:
+            frame.outside.update(zip(map(id, inputs), arrays, strict=True))
+            return fun(*inputs)
+
+    return run
 
 
 def depend_on_shardings() -> None:

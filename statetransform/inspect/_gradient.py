@@ -23,6 +23,7 @@ from .._memory.programs.rewrite import inlined, is_budgeted
 from .._memory.programs.sizes import nbytes
 from .._memory.programs.walk import walk
 from .._memory.targets import Compiled, Target, compiled_by, placed
+from .._traces.shardings import standing_for
 from ._view import View, differentiated, is_inexact
 
 
@@ -45,7 +46,8 @@ class Halves:
             residuals, self._tree = jax.tree.flatten(vjp)
             return out, aux, residuals
 
-        self.forward, (self._out, aux, _) = jax.make_jaxpr(forward, return_shape=True)(*view.inputs)
+        here = standing_for(view.inputs, forward)
+        self.forward, (self._out, aux, _) = jax.make_jaxpr(here, return_shape=True)(*view.inputs)
         atoms, n_outputs = list(_jax.opened(self.forward).outvars), len(self._out) + len(aux)
         self.outputs, self.residuals = atoms[:n_outputs], atoms[n_outputs:]
 

@@ -30,7 +30,7 @@ from .._states.state_pytrees import differentiated_states
 from .._states.values import Values
 from .._traces.arguments import ByReference, Static, hide, is_hidden, is_reference, named_arguments
 from .._traces.functional import Functionalized, functionalize
-from .._traces.shardings import sharding_of
+from .._traces.shardings import sharding_of, standing_for
 from .._traces.wrapper import Bound, Transformed
 
 
@@ -178,7 +178,7 @@ def differentiated(view: View) -> tuple[Any, Pattern]:
         n_outputs = len(out)
         return [*out, *aux]
 
-    closed = jax.make_jaxpr(both)(*view.inputs)
+    closed = jax.make_jaxpr(standing_for(view.inputs, both))(*view.inputs)
     moves = [chosen and is_inexact(aval) for aval, chosen in zip(closed.in_avals, view.is_chosen, strict=True)]
     return closed, Pattern(tuple(moves), tuple(i < n_outputs and is_inexact(y) for i, y in enumerate(closed.out_avals)))
 
@@ -197,7 +197,7 @@ def _differentiable(view: View, values: Mapping[State, Any]) -> tuple[bool, ...]
             return jax.jvp(lambda *moving: view.fun(*whole(moving)), primals, primals)
 
         try:
-            jax.eval_shape(pushed, *view.inputs)
+            jax.eval_shape(standing_for(view.inputs, pushed), *view.inputs)
         except StateTraceError:
             return False
         return True

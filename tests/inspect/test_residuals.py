@@ -134,7 +134,8 @@ def test_within_a_budget_it_is_said_what_is_kept_and_what_is_recomputed_at_which
     computed = [r for r in found if r.kind == "computed"]
     line = net.__code__.co_firstlineno + 2
     assert 0 < len(computed) < 6
-    assert {(r.primitive, r.line) for r in computed} <= {("tanh", line), ("dot_general", line)}
+    arrays = [r for r in computed if r.bytes > 4]  # the cotangent of the loss waits for its value
+    assert {(r.primitive, r.line) for r in arrays} <= {("tanh", line), ("dot_general", line)}
     (note,) = found.notes
     cost = inspect.cost(f, x, compile=False).flops / inspect.cost(net, x, compile=False).flops
     assert note.startswith(f"To meet the budget, the gradient step takes {cost:.2f} times the FLOPs. Recomputed: ")

@@ -216,3 +216,18 @@ def test_a_loop_over_sharded_values(kind: AxisType) -> None:
 def test_the_curve_is_of_one_device() -> None:
     args, whole = sharded(), policies.plan(loss, WS, X)
     assert policies.plan(loss, *args)[0].planned_bytes * 7 < whole[0].planned_bytes
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("is_policy", [False, True])
+def test_reports_know_the_shardings_of_their_arguments(kind: AxisType, is_policy: bool) -> None:
+    args = sharded(kind)
+    types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), args)
+    for given in (args, types):
+        plain = inspect.compare({"plain": loss}, *given, argnums=0)["plain"]
+        budget = policies.fit(plain.temporary_bytes // 2)  # pyright: ignore[reportOptionalOperand]
+        ways = {"plain": loss, "it": budget if is_policy else transform.checkpoint(loss, policy=budget)}
+        found = inspect.compare(ways, *given, argnums=0)
+        assert not any("sharded" in note for note in found.notes)
+        assert budget.choices[-1].planned_bytes <= budget.bytes  # pyright: ignore[reportOptionalSubscript]
+        assert not BARRIERS_ARE_KEPT or found["it"].temporary_bytes <= budget.bytes  # pyright: ignore
