@@ -36,9 +36,9 @@ def partitioned(target: Target, flat: Any, avals: Sequence[Any], shardings: Sequ
       avals, shardings: the types of its inputs, and their shardings where these are known.
 
     Returns:
-      The jaxpr; the same one where no sharding is given, or the compiler does not say.
+      The jaxpr; the same one where no sharding over several devices is given, or the compiler does not say.
     """
-    if all(given is None for given in shardings):
+    if all(given is None or len(given.device_set) == 1 for given in shardings):
         return flat
     body, consts = _jax.opened(flat), _jax.consts_of(flat)
     known = dict(zip(body.invars, shardings, strict=True))
