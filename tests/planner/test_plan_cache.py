@@ -18,8 +18,6 @@ from statetransform import policies, transform
 # What is known is forgotten as in another process, and compilations are counted: no user does either.
 from statetransform._memory.plans import choose, measured, plan_cache, solve
 
-from .compilers import KEEPS_BARRIERS
-
 pytestmark = pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
 
 
@@ -72,23 +70,6 @@ def test_the_plain_step_is_compiled_once_for_all_budgets(sizes: list[int], caplo
 def test_a_plain_step_without_calls_is_compiled_once_though_its_text_is_read(sizes: list[int]) -> None:
     gradient(share=0.95)
     assert sizes.count(max(sizes)) == 1
-
-
-@pytest.mark.skipif(not KEEPS_BARRIERS, reason="the compiler removes what keeps a checkpoint apart")
-def test_one_form_by_hand_says_what_a_compiler_makes_of_those_for_which_more_is_planned(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    by_hand, compiled = set[str](), measured.compiled_step
-
-    def step(function: Any, version: Any, wants_text: bool = False) -> Any:
-        if wants_text:
-            return compiled(function, version, wants_text)
-        by_hand.update([str(version.closed)] if version.has_checkpoints else [])
-        return measured.CompiledStep(2 * PLAIN)
-
-    monkeypatch.setattr(measured, "compiled_step", step)
-    gradient(share=0.5)
-    assert len(by_hand) == 2  # that one, and that for which least is planned
 
 
 def test_another_budget_for_the_same_function_looks_for_no_plan_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,13 +161,6 @@ class Candidates:
             at_best = min(_kept(version, plan), _kept(self._of_all if same is not plan else version, same))
             yield plan, same.cost / self._work, at_best
 
-    @property
-    def finest(self) -> Candidate:
-        """Of those by hand that with the most blocks, which keep nothing."""
-        by_hand = [(some.plan.checkpoints, some) for some in self.by_hand()]
-        rank = [(of.policy == "nothing", len(of.blocks)) for of, _ in by_hand if of is not None]
-        return by_hand[rank.index(max(rank))][1]
-
     def within(self, budget: int) -> Iterator[Candidate]:
         """Those that are expected within a budget, the least work first."""
         ways = [self._of_curve_within(version, budget) for version in (*self._straight, *self._by_steps)]
