@@ -34,10 +34,9 @@ from .run import DRAWN, Count, Run, tied_as_made
 from .simulate import lifetimes, profile, split_of
 from .tricks import ANCHORS, APART, DRAWS, FORMS, MOVED, OFTEN, ROOM
 
-# Where much is alive there is a barrier before each run, or in long plans before every few, as each costs compile time:
-# the same step compiles to other bytes in another program where compilers have a choice.
-_BARRIERS = 200
-_MUCH = 0.5  # of the most bytes
+# Of the most bytes: where so much is alive there is a barrier before each run. The same step compiles to other bytes in
+# another program where compilers have a choice.
+_MUCH = 0.5
 
 
 class Emitted:
@@ -180,13 +179,12 @@ class Emitted:
         graph, sequence, split = self._joint.graph, self._sequence, self._split
         done, was_again, found = set(sequence[:split]), False, []
         most, room = int(self._live.max(initial=0)), 0
-        stretch = 1 + (len(sequence) - split) // _BARRIERS
         for t, i in enumerate(sequence[split:], split):
             node = graph.nodes[i]
             room -= node.scratch + sum(graph.sizes[v] for v in node.outputs if v not in node.inplace)
             is_full = ROOM.is_on and room < 0
-            is_long = OFTEN.is_on and t - max([split, *found[-1:]]) >= stretch and self._live[t] >= _MUCH * most
-            if (i in done and not was_again) or ((is_full or is_long) and not self._has_loops):
+            is_much = OFTEN.is_on and self._live[t] >= _MUCH * most
+            if (i in done and not was_again) or ((is_full or is_much) and not self._has_loops):
                 found.append(t)
                 room = most - int(self._live[t])
             was_again = i in done
