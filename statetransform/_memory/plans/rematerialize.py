@@ -34,15 +34,15 @@ class _Drop:
     score: float
 
 
-def fit_to(graph: Graph, sequence: Sequence[int], budget: int) -> list[int] | None:
-    """A plan within a budget made of one that is not; None if none is found with so many drops."""
+def fit_to(graph: Graph, sequence: Sequence[int], budget: int) -> tuple[list[int], bool]:
+    """A plan within a budget made of one that is not, or as near to it as drops lead; and whether it is within."""
     now = list(sequence)
     lives = Lives(graph, now)
     live = bytes_alive(lives)
     above = _above(live, budget)
     for _ in range(_MOST):
         if above == 0:
-            return now
+            break
         found = None
         for drop in sorted(_drops(lives, live, budget), key=lambda d: (d.score, d.at, d.nodes))[:_TRIES]:
             after = [*now[: drop.at], *drop.nodes, *now[drop.at :]]
@@ -52,10 +52,10 @@ def fit_to(graph: Graph, sequence: Sequence[int], budget: int) -> list[int] | No
                 found = after, others, other
                 break
         if found is None:
-            return None
+            break
         now, lives, live = found
         above = _above(live, budget)
-    return now if above == 0 else None
+    return now, above == 0
 
 
 def _above(live: np.ndarray, budget: int) -> int:

@@ -129,12 +129,15 @@ class Curve:
             return
         within = lambda: [(way, plan) for way in self._ways if (plan := way.within(size, solver))]
         plans = within()
+        ends = _front([way.end for way in self._ways if way.end is not None])
         if not plans and self._resting:  # one that was never the best may lead farther
             self._ways, self._resting = self._resting, []
             plans = within()
         if not plans:
-            self._found += [dataclasses.replace(plan, checkpoints=None) for plan in self._last(size, solver)]
+            ends = sorted([*ends, *self._last(size, solver)], key=lambda plan: plan.bytes)
             self._is_over = True  # not before: whoever stops the search finds the rest at the next call
+        self._found += [dataclasses.replace(plan, checkpoints=None) for plan in reversed(ends)]
+        if not plans:
             return
         self._size = size
         best = min((plan for _, plan in plans), key=lambda plan: (plan.cost, plan.bytes))
@@ -168,6 +171,7 @@ class _Way:
       now: its nodes, before the room that is left is filled.
       lost: steps since it was the best one.
       is_over: whether it ends here.
+      end: the plan that came nearest to where it did not lead; None if it did not come farther.
     """
 
     def __init__(self, start: Plan) -> None:
@@ -175,16 +179,19 @@ class _Way:
         self.now: Sequence[int] = start.sequence
         self._bytes = start.bytes
         self.lost, self.is_over = 0, False
+        self.end: Plan | None = None
 
     def within(self, size: int, solver: Solver) -> Plan | None:
         """The plan within some bytes; None if there is none on this way."""
         graph = solver.graph
         if self._bytes > size:
-            found = fit_to(graph, self.now, size)
-            if found is None:
+            found, fits = fit_to(graph, self.now, size)
+            reached = peak(graph, found)
+            if not fits:
                 self.is_over = True
+                self.end = solver.rated(filled(graph, found, reached)) if reached < self._bytes else None
                 return None
-            self.now, self._bytes = found, peak(graph, found)
+            self.now, self._bytes = found, reached
         return solver.rated(filled(graph, self.now, size))
 
 
