@@ -1,4 +1,4 @@
-"""Functions within half of what their plain gradient step takes, as the compiler of an H100 sees it.
+"""Functions within half of what their plain gradient step takes, as the compilers of an H100 and of a TPU see it.
 
 Each is a stack of layers, so that the form that people write by hand is a `jax.checkpoint` around each of them. What is
 refused does not fit in that form, either.
@@ -17,6 +17,8 @@ import pytest
 
 import statetransform as st
 from statetransform import inspect, policies, transform
+
+from .conftest import target_or_skip
 
 pytestmark = pytest.mark.optimized
 
@@ -138,10 +140,16 @@ STACKS = {
 }
 
 
-@pytest.mark.parametrize("name", STACKS)
-def test_half_of_the_plain_bytes_is_kept_as_compiled_or_by_hand_does_not_fit(h100: st.Target, name: str) -> None:
-    stack = STACKS[name]
-    args = jax.tree.map(lambda x: x.update(sharding=h100.sharding), (stack.weights, stack.x))
+# The compiler of TPUs takes minutes to plan the others. What is smaller lives in the fast memory of its cores.
+ON_TPUS = {"dense": dataclasses.replace(STACKS["dense"], x=array(1 << 18, 256)), "bodies": STACKS["bodies"]}
+CASES = [("H100", name, stack) for name, stack in STACKS.items()]
+CASES += [("v5e:2x2", name, stack) for name, stack in ON_TPUS.items()]
+
+
+@pytest.mark.parametrize("card, stack", [pytest.param(card, some, id=f"{name}, {card}") for card, name, some in CASES])
+def test_half_of_the_plain_bytes_is_kept_as_compiled_or_by_hand_does_not_fit(card: str, stack: Stack) -> None:
+    target = target_or_skip(card)
+    args = jax.tree.map(lambda x: x.update(sharding=target.sharding), (stack.weights, stack.x))
 
     def temporary(loss: Callable[..., Any]) -> int:
         memory = jax.jit(jax.value_and_grad(loss)).lower(*args).compile().memory_analysis()
