@@ -9,10 +9,9 @@ from typing import Any
 from .._base.table import Drawing, Records, Table
 from .._memory.plans.candidates import Candidate
 from .._memory.plans.choose import Planner, Planners
-from .._memory.plans.cost import nbytes
 from .._memory.plans.measured import compiled_step
 from .._memory.programs.references import made_in, refuse_references
-from .._memory.programs.sizes import format_bytes
+from .._memory.programs.sizes import format_bytes, local_nbytes
 from .._memory.targets import placed
 from .._traces.shardings import sharding_of
 from .._traces.tracebacks import boundary
@@ -142,7 +141,7 @@ def plan(
     points = _points(planner, compile)
     notes = view.target.notes if compile else []
     plain = planner.plain_bytes() if compile else None
-    size = lambda avals: sum(map(nbytes, avals))
+    size = lambda avals: sum(map(local_nbytes, avals))
     inputs = placed(view.target, closed.in_avals, shardings)
     gradients = size(aval for aval, is_moved in zip(inputs, pattern.inputs, strict=True) if is_moved)
     return Curve(view.name, points, plain, (size(inputs), size(closed.out_avals), gradients), notes)
@@ -152,7 +151,7 @@ def _points(planner: Planner, is_compiled: bool) -> list[Point]:
     top = planner.versions.first.solver.plain
     found, least = list[Candidate](), top.bytes
     for some in planner.candidates.within(top.bytes):
-        if some.plan.bytes < least and some.cost > (found[-1].cost if found else 1.0):
+        if some.plan.bytes < least and some.over_plain > (found[-1].over_plain if found else 1.0):
             found.append(some)
             least = some.plan.bytes
     if len(found) >= _POINTS:
@@ -161,5 +160,5 @@ def _points(planner: Planner, is_compiled: bool) -> list[Point]:
     for some in found:
         step, version = some.step
         size = compiled_step(version.as_outermost(step), version).bytes if is_compiled else None
-        points.append(Point(some.plan.bytes, size, some.cost))
+        points.append(Point(some.plan.bytes, size, some.over_plain))
     return points

@@ -11,12 +11,11 @@ import jax.extend.core as jex
 
 from .. import _jax
 from .._base.table import Drawing, Records, Table
-from .._memory.plans.cost import nbytes
 from .._memory.plans.gradient import flattened
 from .._memory.plans.joint import Joint, build
 from .._memory.plans.simulate import lifetimes
 from .._memory.programs.primitives import Kind, kind_of
-from .._memory.programs.sizes import byte_unit, format_bytes
+from .._memory.programs.sizes import byte_unit, format_bytes, local_nbytes
 from .._memory.programs.sources import source_of
 from .._traces.tracebacks import boundary
 from ._gradient import GradientStep
@@ -86,7 +85,7 @@ def _given(joint: Joint, labels: Sequence[Label]) -> Counter[str]:
     groups += ["cotangents"] * (len(joint.jaxpr.invars) - len(labels)) + ["constants"] * len(joint.jaxpr.constvars)
     found: Counter[str] = Counter()
     for group, var in zip(groups, [*joint.jaxpr.invars, *joint.jaxpr.constvars], strict=True):
-        found[group] += nbytes(var.aval)
+        found[group] += local_nbytes(var.aval)
     return found
 
 

@@ -35,14 +35,14 @@ class Candidate:
     Attributes:
       version: of the function.
       plan: the plan.
-      cost: operations over those of the plain step.
+      over_plain: operations over those of the plain step.
       at_best: the bytes that one by hand may compile to, as compilers fuse what a block computes again. N bodies on
         the CPU take a third of what is planned. What is kept between the passes is there in any case.
     """
 
     version: Version
     plan: Plan
-    cost: float
+    over_plain: float
     at_best: int = 0
 
     @property
@@ -53,7 +53,7 @@ class Candidate:
     @property
     def order(self) -> tuple[Any, ...]:
         """The least work first; of equal work what compiles faster, and then the fewest bytes."""
-        return self.cost, self.plan.checkpoints is None, self.plan.bytes, self.plan.sequence
+        return self.over_plain, self.plan.checkpoints is None, self.plan.bytes, self.plan.sequence
 
     def keeps_as_much_as(self, other: Candidate) -> bool:
         """Whether both keep products by the same policy by hand, and this one has no fewer bytes planned or kept.
@@ -135,7 +135,9 @@ class Candidates:
             Candidate(version, *self._emitted(version, plan)) for plan in self._curve(version).plans(version.solver)
         )
         return (
-            some for some in unbeaten(made, lambda some: (some.plan.bytes, some.cost)) if some.plan.sequence != plain
+            some
+            for some in unbeaten(made, lambda some: (some.plan.bytes, some.over_plain))
+            if some.plan.sequence != plain
         )
 
     def _curve(self, version: Version) -> Curve:
@@ -143,10 +145,10 @@ class Candidates:
         return curves.get(version.recipe) or curves.setdefault(version.recipe, Curve(version.solver))
 
     def _emitted(self, version: Version, plan: Plan, at_best: int = 0) -> Rated:
-        costs, key = self._known.costs, (version.recipe, plan.sequence)
-        if key not in costs:
-            costs[key] = Emitted(version.joint, plan.sequence).cost / self._work
-        return plan, costs[key], at_best
+        found, key = self._known.over_plain, (version.recipe, plan.sequence)
+        if key not in found:
+            found[key] = Emitted(version.joint, plan.sequence).cost / self._work
+        return plan, found[key], at_best
 
     def by_hand(self) -> list[Candidate]:
         """The checkpoints that people write by hand, the least work first."""

@@ -55,13 +55,13 @@ class Decision:
       program: the plan as programs; a function that JAX differentiates to have the plan; None for the plain program.
       planned: bytes of the plan.
       compiled: temporary bytes of the compiled gradient step, None if it could not be read.
-      cost: operations over those of the plain program.
+      over_plain: operations over those of the plain program.
     """
 
     program: Emitted | Version | None
     planned: int
     compiled: int | None
-    cost: float
+    over_plain: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +209,7 @@ class Planner:
         """What is done where no candidate fits."""
         if not any(some.plan.bytes <= budget for some, _ in tried):
             return self._shortage(tried, plain)
-        modest = [pair for pair in tried if pair[0].cost <= _TIMES_THE_WORK] or tried
+        modest = [pair for pair in tried if pair[0].over_plain <= _TIMES_THE_WORK] or tried
         some, record = self._smallest(modest)
         if (sure := self._plain_within(plain, record.compiled)) is not None:
             return self._plain(sure)
@@ -224,13 +224,13 @@ class Planner:
 
     def _smallest(self, tried: Sequence[tuple[Candidate, MeasuredPlan]]) -> tuple[Candidate, MeasuredPlan]:
         """That with the fewest bytes, with the value of the function and without."""
-        left = [(record.compiled or 0, some.cost, i) for i, (some, record) in enumerate(tried)]
+        left = [(record.compiled or 0, some.over_plain, i) for i, (some, record) in enumerate(tried)]
         found: tuple[tuple[int, float], Candidate, MeasuredPlan] | None = None
-        for size, cost, i in sorted(left):
-            if found is not None and (size, cost) >= found[0]:
+        for size, work, i in sorted(left):
+            if found is not None and (size, work) >= found[0]:
                 break
             record = self._measured.within(tried[i][0], size)
-            sure = record.compiled or 0, cost
+            sure = record.compiled or 0, work
             if found is None or sure < found[0]:
                 found = sure, tried[i][0], record
         assert found is not None
@@ -245,7 +245,7 @@ class Planner:
         version = self.versions.made_by(record.recipe, self._known.held)
         cost = version.joint.graph.cost_of(record.sequence)  # that of the record is over the plain step's
         plan = Plan(record.sequence, record.planned, cost, record.checkpoints)
-        return Candidate(version, plan, record.cost)
+        return Candidate(version, plan, record.over_plain)
 
     def _is_valid(self, record: MeasuredPlan) -> bool:
         """Whether a plan, which may come from a file, is one of this function."""
@@ -281,7 +281,7 @@ def _is_hopeful(some: Candidate, budget: int) -> bool:
 
 
 def _decision(some: Candidate, record: MeasuredPlan | None) -> Decision:
-    return Decision(some.program, some.plan.bytes, record and record.compiled, some.cost)
+    return Decision(some.program, some.plan.bytes, record and record.compiled, some.over_plain)
 
 
 def excess_message(asked: int | str, found: Decision, target: Target) -> str:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import collections
-import functools
 import math
 import types
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import jax.extend.core as jex
 
 from ... import _jax
 from ..programs.flops import jaxpr_flops
 from ..programs.primitives import Kind, primitives_of
-from ..programs.sizes import local_shape
-from ..programs.sizes import nbytes as counted_bytes
+from ..programs.sizes import local_nbytes
 from ..programs.walk import Inner, counts_of_scan, inner_jaxprs
 
 # Besides the views of the table, what holds no array of its own; a constraint may make a copy.
@@ -35,21 +32,11 @@ LOOPS = primitives_of(Kind.LOOP)
 INPLACE = frozenset(("while", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"))
 
 
-def nbytes(aval: Any) -> int:
-    """The bytes of a value of this abstract type on one device; what is the same for all shapes is looked up once."""
-    dtype = getattr(aval, "dtype", None)
-    return 0 if dtype is None or not hasattr(aval, "shape") else math.prod(local_shape(aval)) * _itemsize(dtype)
-
-
-@functools.cache
-def _itemsize(dtype: Any) -> int:
-    return counted_bytes(jax.ShapeDtypeStruct((), dtype))
-
-
 def is_view(eqn: Any) -> bool:
     """Whether the results take no memory of their own."""
     if eqn.primitive.name in RESHARDING:
-        return not isinstance(eqn.invars[0], jex.Literal) and nbytes(eqn.invars[0].aval) == nbytes(eqn.outvars[0].aval)
+        before, after = eqn.invars[0], eqn.outvars[0]
+        return not isinstance(before, jex.Literal) and local_nbytes(before.aval) == local_nbytes(after.aval)
     return eqn.primitive.name in VIEWS and len(eqn.outvars) == 1 and not eqn.effects
 
 
@@ -97,7 +84,7 @@ def overwritten(eqns: Any) -> list[Any] | None:
 def operations(eqn: Any) -> float:
     """Arithmetic of one equation, loops as often as they run; what moves data counts a little, to break ties."""
     counted = jaxpr_flops(types.SimpleNamespace(eqns=[eqn]))
-    moved = sum(nbytes(var.aval) for var in eqn.outvars) / 64
+    moved = sum(local_nbytes(var.aval) for var in eqn.outvars) / 64
     return counted + moved
 
 
@@ -111,7 +98,7 @@ def scratch(eqn: Any, views: Mapping[Any, Any] = MappingProxyType({})) -> int:
     inside = lambda inner: int(_peak_inside(inner.jaxpr, _carries(eqn, inner)) * _share(eqn, inner))
     most = max(map(inside, inner_jaxprs(eqn)), default=0)
     if eqn.primitive.name == "cond":  # a branch computes its results where those of the equation are
-        most = max(most - sum(nbytes(var.aval) for var in eqn.outvars), 0)
+        most = max(most - sum(local_nbytes(var.aval) for var in eqn.outvars), 0)
     rule = _RULES.get(eqn.primitive.name)
     return most + (rule(eqn, views) if rule else 0)
 
@@ -130,8 +117,8 @@ def _share(eqn: Any, inner: Inner) -> float:
     """How much of what is inside of an equation one device holds, if only the types of its results say it."""
     stacked = lambda outer, inside: eqn.params.get("length", 1) if len(outer.aval.shape) > len(inside.aval.shape) else 1
     pairs = list(zip(eqn.outvars, _jax.opened(inner.jaxpr).outvars, strict=False)) if inner.role != "cond" else []
-    whole = sum(nbytes(inside.aval) * stacked(outer, inside) for outer, inside in pairs)
-    return min(sum(nbytes(outer.aval) for outer, _ in pairs) / whole, 1.0) if whole else 1.0
+    whole = sum(local_nbytes(inside.aval) * stacked(outer, inside) for outer, inside in pairs)
+    return min(sum(local_nbytes(outer.aval) for outer, _ in pairs) / whole, 1.0) if whole else 1.0
 
 
 def copied(eqn: Any, views: Mapping[Any, Any] = MappingProxyType({})) -> list[Any]:
@@ -173,17 +160,17 @@ def _stored(atom: Any, order: list[int], views: Mapping[Any, Any]) -> list[int]:
 
 
 def _copies(eqn: Any, views: Mapping[Any, Any]) -> int:
-    sizes = [nbytes(v.aval) for v in copied(eqn, views)]
+    sizes = [local_nbytes(v.aval) for v in copied(eqn, views)]
     (out,) = (var.aval for var in eqn.outvars)
     if eqn.primitive.name == "dot_general" or eqn.params["dimension_numbers"].out_spec[:2] == (0, len(out.shape) - 1):
         return sum(sizes)
     # The result is turned at the end, and has a copy of an operand in its place until then.
-    return sum(sizes) + nbytes(out) - max((size for size in sizes if size <= nbytes(out)), default=0)
+    return sum(sizes) + local_nbytes(out) - max((size for size in sizes if size <= local_nbytes(out)), default=0)
 
 
 def _scatter(eqn: Any, views: Mapping[Any, Any]) -> int:
     del views
-    operand, indices = (nbytes(v.aval) for v in eqn.invars[:2])
+    operand, indices = (local_nbytes(v.aval) for v in eqn.invars[:2])
     return 5 * operand if indices >= operand else 0
 
 
@@ -205,7 +192,7 @@ def _peak_inside(jaxpr: Any, carries: Mapping[Any, Any]) -> int:
             is_alike = is_elementwise(eqn)
             fused = is_alike and uses[var] == 1 and last.get(var) != ends
             fused |= var in carries and last.get(carries[var], -1) < t + is_alike  # it takes the buffer of the carry
-            size = 0 if fused or is_view(eqn) or eqn.primitive.name in INPLACE else nbytes(var.aval)
+            size = 0 if fused or is_view(eqn) or eqn.primitive.name in INPLACE else local_nbytes(var.aval)
             if var in last:
                 dying.setdefault(last[var], []).append(var)
                 held[var] = size

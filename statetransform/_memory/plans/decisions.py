@@ -75,7 +75,9 @@ class Decisions:
     def _record(self, found: Decision) -> None:
         is_plain, target = found.program is None, self.planners.target
         where = "" if target.is_here else str(target)
-        chosen = FunctionChoice(self._name, found.planned, found.compiled, found.cost, is_plain, self.budget, where)
+        chosen = FunctionChoice(
+            self._name, found.planned, found.compiled, found.over_plain, is_plain, self.budget, where
+        )
         self._asked.record(chosen)
         logger.info("checkpoint: %s", chosen)
 

@@ -25,6 +25,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 
+from ..programs.sizes import local_nbytes
 from . import cost
 from .barriers import behind_all, keeps_barriers
 from .forms import forms
@@ -131,7 +132,7 @@ class Emitted:
             node = graph.nodes[i]
             given = [var for var in joint.roots([a for eqn in node.eqns for a in eqn.invars]) if var in joint.given]
             least = size(node.outputs) // DRAWN
-            if size(node.inputs) + sum(cost.nbytes(var.aval) for var in given) >= least:
+            if size(node.inputs) + sum(local_nbytes(var.aval) for var in given) >= least:
                 given = self._anchors(i) if least else []
                 if not given:
                     made += node.outputs

@@ -8,6 +8,7 @@ from typing import Any
 import jax.extend.core as jex
 
 from ..programs.primitives import Kind, kind_of
+from ..programs.sizes import local_nbytes
 from . import cost
 from .joint import Joint
 
@@ -31,7 +32,7 @@ def forms(joint: Joint) -> dict[Any, Any]:
         values = [] if atom in numbers else joint.values_of(atom)
         if len(values) == 1 and uses[values[0]] == 1 and graph.nodes[graph.producer[values[0]]].is_backward:
             root = joint.variables[values[0]]
-            if cost.nbytes(root.aval) == cost.nbytes(atom.aval):
+            if local_nbytes(root.aval) == local_nbytes(atom.aval):
                 found[root] = atom
     return {**_forms_for_loops(joint), **found}
 
@@ -48,6 +49,6 @@ def _forms_for_loops(joint: Joint) -> dict[Any, Any]:
         if len(values := joint.values_of(atom)) != 1 or atom in joint.numbers or reads[values[0]] != {atom}:
             continue
         root, maker = joint.variables[values[0]], joint.graph.nodes[joint.graph.producer[values[0]]]
-        if maker.eqns[-1].primitive.name in cost.ELEMENTWISE and cost.nbytes(root.aval) == cost.nbytes(atom.aval):
+        if maker.eqns[-1].primitive.name in cost.ELEMENTWISE and local_nbytes(root.aval) == local_nbytes(atom.aval):
             found[root] = atom
     return found

@@ -18,10 +18,9 @@ from typing import Any
 import jax.extend.core as jex
 
 from ... import _jax
-from ..programs.sizes import local_shape
+from ..programs.sizes import local_nbytes, local_shape
 from ..programs.walk import backward_slice, inner_jaxprs
 from . import cost
-from .cost import nbytes
 from .existing import Held
 from .gradient import Pattern
 from .graph import Graph, Node
@@ -139,7 +138,7 @@ def _holds(held: Held, eqn: Any) -> bool:
     Compilers move signs behind sums: the sign of the logits in the head of a language model is then one number for each
     word. A value may be there in a narrower type than its own, but hardly in one an eighth as wide.
     """
-    return len(eqn.outvars) != 1 or not 0 < 8 * held.size < nbytes(eqn.outvars[0].aval)
+    return len(eqn.outvars) != 1 or not 0 < 8 * held.size < local_nbytes(eqn.outvars[0].aval)
 
 
 class _Builder:
@@ -183,7 +182,7 @@ class _Builder:
         for eqn in self.eqns:
             if (own := self.held.get(id(eqn))) and eqn.outvars and eqn.outvars[0] in self.views:
                 for root in self._roots_of(eqn.outvars):
-                    is_copy = own.size > nbytes(root.aval)
+                    is_copy = own.size > local_nbytes(root.aval)
                     self.moved[root] = max(self.moved[root], own.scratch + (own.size if is_copy else 0))
 
     def _is_made_where_used(self, eqn: Any) -> bool:
@@ -245,8 +244,8 @@ class _Builder:
 
     def _is_better_later(self, t: int) -> bool:
         """Whether to hold what an equation is made of takes hardly more than to hold its result."""
-        inputs = sum(nbytes(root.aval) for root in self._roots_of(self.eqns[t].invars))
-        return inputs <= 1.1 * nbytes(self.eqns[t].outvars[0].aval)
+        inputs = sum(local_nbytes(root.aval) for root in self._roots_of(self.eqns[t].invars))
+        return inputs <= 1.1 * local_nbytes(self.eqns[t].outvars[0].aval)
 
     def joint(self, consts: Sequence[Any], seen: Mapping[Any, int]) -> Joint:
         groups = self._groups()
@@ -274,7 +273,7 @@ class _Builder:
         pinned = frozenset(i for i, node in enumerate(nodes) if any(eqn.effects for eqn in node.eqns))
         in_numbers = lambda some: frozenset(number[var] for var in some)
         results = in_numbers(v for v in outputs)
-        buffers = tuple((number[v], nbytes(v.aval)) for v in sorted(outputs | gradients, key=number.__getitem__))
+        buffers = tuple((number[v], local_nbytes(v.aval)) for v in sorted(outputs | gradients, key=number.__getitem__))
         lasting = in_numbers({*number} - self._taken(drafts))
         graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned, buffers, lasting)
         origins: dict[int, int] = {}
@@ -343,8 +342,8 @@ class _Builder:
         """
         own = None if len(eqn.outvars) > 1 or inner_jaxprs(eqn) else self.held.get(id(eqn))
         if own is None or (eqn.primitive.name == "dot_general" and own.numbers > math.prod(local_shape(var.aval))):
-            return nbytes(var.aval)
-        return max(nbytes(var.aval), own.size)
+            return local_nbytes(var.aval)
+        return max(local_nbytes(var.aval), own.size)
 
     def _scratch(self, eqn: Any) -> int:
         """Bytes that an equation needs inside: as compiled, where that is known; what is within loops has no scope."""

@@ -120,7 +120,9 @@ class Measured:
             self.begin("compiling a plan")
             step, version = some.step
             size, plan = compiled_step(version.as_outermost(step, not some.has_value), version).bytes, some.plan
-            record = MeasuredPlan(some.version.recipe, plan.sequence, plan.checkpoints, plan.bytes, some.cost, size)
+            record = MeasuredPlan(
+                some.version.recipe, plan.sequence, plan.checkpoints, plan.bytes, some.over_plain, size
+            )
             self._known.add(record)
         return record
 

@@ -48,7 +48,7 @@ class MeasuredPlan:
       sequence: the nodes.
       checkpoints: those that people write by hand to have the plan; None where the plan is emitted.
       planned: its bytes.
-      cost: operations over those of the plain step.
+      over_plain: operations over those of the plain step.
       bytes: temporary bytes of the compiled step; None if they could not be read.
       alone: of what JAX differentiates, the same without the value of the function; None where that was not compiled.
     """
@@ -57,7 +57,7 @@ class MeasuredPlan:
     sequence: tuple[int, ...]
     checkpoints: Checkpoints | None
     planned: int
-    cost: float
+    over_plain: float
     bytes: int | None
     alone: int | None = None
 
@@ -84,7 +84,7 @@ class Known:
       held: what each equation of the plain step holds as compiled, by number; None if it was not read.
       answers: the plan for each budget.
       tried: the last plans that were compiled, by their keys.
-      curves, rated, costs: plans that were found, not in the file: a curve for each version; those by hand, and
+      curves, rated, over_plain: plans that were found, not in the file: a curve for each version; those by hand, and
         with the fewest bytes, with their figures; the operations of each over those of the plain step.
     """
 
@@ -98,7 +98,7 @@ class Known:
         self.tried: dict[Any, MeasuredPlan] = {}
         self.curves: dict[Any, Curve] = {}
         self.rated: dict[Any, list[tuple[Plan, float, int]]] = {}
-        self.costs: dict[Any, float] = {}
+        self.over_plain: dict[Any, float] = {}
         if file is not None:
             self._read(file)
 

@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from ... import _jax
+from ..programs.sizes import local_nbytes
 from . import cost
 from .barriers import behind, has_number, tied
 from .joint import Joint
@@ -117,10 +118,10 @@ class Run:
         The inputs may be there from the start, as indices are. So no compiler knows the number before the value is
         there. Values of integers do not count, since they may be made of constants.
         """
-        number, size = np.asarray(number, aval.dtype), cost.nbytes(aval)
+        number, size = np.asarray(number, aval.dtype), local_nbytes(aval)
         alive = {self._joint.variables[v] for v, first, last in self._lives if first < self._now <= last}
         varies_as = lambda x: _jax.varying_axes(x) <= _jax.varying_axes(aval)
-        is_large = lambda x: DRAWN * cost.nbytes(jax.typeof(x)) >= size and jnp.issubdtype(x.dtype, jnp.inexact)
+        is_large = lambda x: DRAWN * local_nbytes(jax.typeof(x)) >= size and jnp.issubdtype(x.dtype, jnp.inexact)
         fits = lambda x: is_large(x) and has_number(x) and varies_as(x)
         last = next((x for var in reversed(self.made) if var in alive and fits(x := self.env[var])), None)
         number = number if last is None else behind(number, last)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from typing import Any
 
+import jax
 import numpy as np
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -50,6 +52,17 @@ def local_shape(aval: Any) -> tuple[int, ...]:
     if sharding is None or all(name is None for name in sharding.spec):
         return aval.shape
     return sharding.shard_shape(aval.shape)
+
+
+def local_nbytes(aval: Any) -> int:
+    """The bytes of the part of a value that one device holds; what is the same for all shapes is looked up once."""
+    dtype = getattr(aval, "dtype", None)
+    return 0 if dtype is None or not hasattr(aval, "shape") else math.prod(local_shape(aval)) * _itemsize(dtype)
+
+
+@functools.cache
+def _itemsize(dtype: Any) -> int:
+    return nbytes(jax.ShapeDtypeStruct((), dtype))
 
 
 def byte_unit(largest: float) -> tuple[int, str]:
