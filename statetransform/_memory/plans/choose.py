@@ -4,8 +4,8 @@
    values exist once the compiler has fused it.
 2. *Candidates.* Those that are expected within the budget are compiled, the least work first, until one fits. What
    JAX differentiates is also compiled without the value of the function, as `grad` runs it, if it is near the budget.
-3. *Nothing fits.* Those with the fewest bytes are compiled. If one fits, it is the program. Otherwise the budget is
-   refused, or exceeded with a warning where it holds in the plan.
+3. *Nothing fits.* Those with the fewest bytes are compiled, and all by hand that may fit. If one does, it is the
+   program. Otherwise the budget is refused, or exceeded with a warning where it holds in the plan.
 
 A `Planner` does this for one gradient step and any budget. `Measured` asks the compiler and remembers what it said.
 """
