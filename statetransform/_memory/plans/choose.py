@@ -40,9 +40,8 @@ from .versions import Version, Versions
 logger = logging.getLogger("statetransform")
 
 _SLOW = 2.0  # seconds, from which on the work is logged
-# Checkpoints by hand around products compile to so much of what is planned, or plans take fewer bytes for their work:
-# of 258 forms of 30 functions on an H100, five compile to less. In a decoder, one around everything that keeps products
-# takes 0.62.
+# Of what is planned, what checkpoints by hand around products compile to at least, or plans take less for their work.
+# In the U-Net of `benchmarks/model_programs.py`, one around everything that keeps products takes 0.65 on an H100.
 _BY_HAND = 0.6
 _TIMES_THE_WORK = 3.0  # of the plain step, which a budget that is exceeded in any case is not worth
 

@@ -136,12 +136,11 @@ class Curve:
         if not plans:
             ends = sorted([*ends, *self._last(size, solver)], key=lambda plan: plan.bytes)
             self._is_over = True  # not before: whoever stops the search finds the rest at the next call
-        self._found += [dataclasses.replace(plan, checkpoints=None) for plan in reversed(ends)]
-        if not plans:
+        best = min((plan for _, plan in plans), key=lambda plan: (plan.cost, plan.bytes), default=None)
+        self._found += [dataclasses.replace(plan, checkpoints=None) for plan in (*reversed(ends), best) if plan]
+        if best is None:
             return
         self._size = size
-        best = min((plan for _, plan in plans), key=lambda plan: (plan.cost, plan.bytes))
-        self._found.append(dataclasses.replace(best, checkpoints=None))
         for way, plan in plans:
             way.lost = 0 if plan.cost <= best.cost else way.lost + (way.start.bytes > size)
         going = [way for way in self._ways if not way.is_over]
