@@ -156,3 +156,12 @@ def test_what_is_known_of_a_step_is_kept_for_each_target(
         fitting = transform.checkpoint(loss, policy=policies.fit(64 << 20, target=target))
         transform.jit(transform.grad(fitting)).lower(*small)
     assert len(list((tmp_path / "statetransform").iterdir())) == 2
+
+
+def test_no_step_is_compiled_for_the_shardings_of_one_device(h100: st.Target, caplog: pytest.LogCaptureFixture) -> None:
+    args = arguments(h100.sharding)
+    half = (inspect.cost(loss, *args).temporary_bytes or 0) // 2
+    with jax.log_compiles():
+        inspect.cost(transform.checkpoint(loss, policy=policies.fit(half)), *args)
+    said = [message.split(" in ")[0] for message in caplog.messages if message.startswith("Finished XLA compilation")]
+    assert len(set(said)) == 1  # of the plain step and of plans, which have one name
