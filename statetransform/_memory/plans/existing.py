@@ -78,17 +78,17 @@ def existing(text: str) -> dict[int, Held]:
     """The equations whose values exist, by number, from a compiled program's text."""
     computations = dict(_computations(text))
     entry = computations.get("ENTRY", {})
-    made: dict[str, list[tuple[int, _Buffer]]] = {}
+    made: dict[str, dict[int, tuple[int, _Buffer]]] = {}  # by the place in what an instruction returns
     for name, line in entry.items():
         match = _INSTRUCTION.match(line)
         if match is not None and match[4] not in _VIEWS:
-            made[name] = list(_made(line, match[4], list(map(_buffer, _ARRAY.finditer(match[3]))), computations))
+            made[name] = dict(_made(line, match[4], list(map(_buffer, _ARRAY.finditer(match[3]))), computations))
     readers = _readers(entry)
     kept, passing = dict[int, list[_Buffer]](), dict[int, list[_Buffer]]()
     for name, buffers in made.items():
-        for k, (number, buffer) in enumerate(buffers):
-            using = readers.get((name, k if len(buffers) > 1 else 0), ())
-            lasts = any(number not in [n for n, _ in made.get(reader, ())] for reader in using)
+        for place, (number, buffer) in reversed(buffers.items()):  # of a kernel with a workspace the value is first
+            using = readers.get((name, place), ())
+            lasts = any(number not in [n for n, _ in made.get(reader, {}).values()] for reader in using)
             (kept if lasts else passing).setdefault(number, []).append(buffer)
     found = dict[int, Held]()
     for number in {**kept, **passing}:
@@ -119,8 +119,8 @@ def _readers(entry: dict[str, str]) -> dict[tuple[str, int], list[str]]:
 
 def _made(
     line: str, name: str, buffers: list[_Buffer], computations: dict[str, dict[str, str]]
-) -> Iterator[tuple[int, _Buffer]]:
-    """The equations whose values an instruction makes, with their buffers."""
+) -> Iterator[tuple[int, tuple[int, _Buffer]]]:
+    """The equations whose values an instruction makes, with their buffers, by the place in what it returns."""
     own = _SCOPE.search(line)
     called = re.search(r"calls=%?([\w.\-]+)", line) if name == "fusion" else None
     body = computations.get(called[1], {}) if called else {}
@@ -128,13 +128,12 @@ def _made(
     if " tuple(" not in root:
         scope = _scope(root, body) or own
         if scope is not None:
-            # Of a kernel with a workspace the value is first.
-            yield from ((int(scope[1]), buffer) for buffer in (*buffers[1:], *buffers[:1]))
+            yield from enumerate((int(scope[1]), buffer) for buffer in buffers)
         return
     parts = [part for part in _NAME.findall(root.split(" tuple(", 1)[1].split("), ")[0]) if part in body]
-    for part, buffer in zip(parts, buffers, strict=False):
+    for place, (part, buffer) in enumerate(zip(parts, buffers, strict=False)):
         if (scope := _scope(body[part], body)) is not None:
-            yield int(scope[1]), buffer
+            yield place, (int(scope[1]), buffer)
 
 
 def _scope(line: str, body: dict[str, str]) -> Any:
