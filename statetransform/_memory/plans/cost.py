@@ -62,6 +62,14 @@ def matrix_shape(eqn: Any) -> tuple[int, ...] | None:
     return shape if len(shape) < len(eqn.outvars[0].aval.shape) else None
 
 
+def is_outer(eqn: Any) -> bool:
+    """Whether an equation is an outer product, as in the gradient of a layer with one output: compilers multiply."""
+    if eqn.primitive.name != "dot_general":
+        return False
+    contracting = eqn.params["dimension_numbers"][0][0]
+    return all(eqn.invars[0].aval.shape[k] == 1 for k in contracting)
+
+
 def overwritten(eqns: Any) -> list[Any] | None:
     """The atoms whose buffers the first outputs may take, one for each; None if these may take any.
 

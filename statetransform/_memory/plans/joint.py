@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -160,6 +160,7 @@ class _Builder:
         self.returned = {atom for atom in jaxpr.outvars if not isinstance(atom, jex.Literal)}
         self.eqns = backward_slice(jaxpr, jaxpr.outvars)
         self.costs = list(map(cost.operations, self.eqns))
+        self.sums = {id(eqn) for eqn in _long_sums(self.eqns)}
         self.roots: dict[Any, tuple[Any, ...]] = {}
         self.views: dict[Any, Any] = {}
         given = [*jaxpr.constvars, *jaxpr.invars]
@@ -212,18 +213,11 @@ class _Builder:
     def _homes(self, worked: list[int], users: dict[Any, list[int]], kept: set[Any]) -> dict[int, int]:
         """The equation whose node computes each equation: itself, or the one that it is fused with."""
         homes: dict[int, int] = {}
-        parts = collections.Counter[Any]()  # in each sum of cotangents, but the last one
-        for eqn in (self.eqns[t] for t in worked if self.eqns[t].primitive.name == "add_any"):
-            parts[eqn.outvars[0]] = 1 + max((parts[root] for root in self._roots_of(eqn.invars)), default=0)
-        sums = set[int]()
         for t in reversed(worked):
             eqn, homes[t] = self.eqns[t], t
             using = users.get(eqn.outvars[0], []) if eqn.outvars else []
-            is_sum = eqn.primitive.name == "add_any"
-            if is_sum and (eqn.outvars[0] in kept or parts[eqn.outvars[0]] >= _MANY or sums.intersection(using)):
-                sums.add(t)  # a cotangent of many parts: each is added when it is there, and none waits for the last
-                continue
-            if eqn.primitive.name not in cost.ELEMENTWISE or eqn.effects or eqn.outvars[0] in kept:
+            is_cheap = eqn.primitive.name in cost.ELEMENTWISE and id(eqn) not in self.sums
+            if not is_cheap or eqn.effects or eqn.outvars[0] in kept:
                 continue
             is_only = len(using) == 1 and self._is_fused(t, using[0])
             if is_only or (all(self._is_taken(t, u) for u in using) and self._is_better_later(t)):
@@ -371,13 +365,13 @@ class _Builder:
 
 
 class _OfExisting(_Builder):
-    """Nodes are the values that exist as compiled. What does not is computed where it is read, as views are."""
+    """Nodes are the values that exist as compiled, and long sums. What is neither is computed where it is read."""
 
     def _is_made_where_used(self, eqn: Any) -> bool:
-        is_work = eqn.primitive.name in cost.PRODUCTS | cost.LOOPS
+        is_work = eqn.primitive.name in cost.PRODUCTS | cost.LOOPS and not cost.is_outer(eqn)
         if super()._is_made_where_used(eqn) or len(eqn.outvars) != 1 or is_work:
             return super()._is_made_where_used(eqn)
-        return id(eqn) not in self.held and eqn.outvars[0] not in self.returned
+        return not (id(eqn) in self.held or id(eqn) in self.sums or eqn.outvars[0] in self.returned)
 
     def _homes(self, worked: list[int], users: dict[Any, list[int]], kept: set[Any]) -> dict[int, int]:
         return {t: t for t in worked}
@@ -392,6 +386,24 @@ class _OfExisting(_Builder):
                 stack += view.invars
         more = sum(cost.operations(view) for view in inside.values() if not cost.is_view(view))
         return dataclasses.replace(node, cost=node.cost + more)
+
+
+def _long_sums(eqns: Sequence[Any]) -> Iterator[Any]:
+    """The additions in cotangents of many parts: each part is added when it is there, and none waits for the last.
+
+    Left alone, compilers add all parts at the end, in one fusion. The steps of Sinkhorn's algorithm share their costs.
+    """
+    read = lambda eqn: [atom for atom in eqn.invars if not isinstance(atom, jex.Literal)]
+    additions, long = collections.Counter[Any](), set[Any]()  # in what is a sum, or a view of one
+    for eqn in eqns:
+        is_sum = eqn.primitive.name == "add_any"
+        if is_sum or cost.is_view(eqn):
+            additions[eqn.outvars[0]] = is_sum + max((additions[atom] for atom in read(eqn)), default=0)
+    for eqn in reversed(eqns):
+        if any(var in long or additions[var] >= _MANY for var in eqn.outvars):
+            long.update(atom for atom in read(eqn) if additions[atom])
+            if eqn.primitive.name == "add_any":
+                yield eqn
 
 
 def _is_as(one: Any, other: Any) -> bool:
