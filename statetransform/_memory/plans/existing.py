@@ -9,6 +9,7 @@ fusion, on the root of a fusion, or on what that returns.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -87,7 +88,8 @@ def existing(text: str) -> dict[int, Held]:
     kept, passing = dict[int, list[_Buffer]](), dict[int, list[_Buffer]]()
     for name, buffers in made.items():
         for place, (number, buffer) in reversed(buffers.items()):  # of a kernel with a workspace the value is first
-            using = readers.get((name, place), ())
+            direct = readers.get((name, place), ())
+            using = itertools.chain(*(_through_tuple(reader, entry, readers) for reader in direct))
             lasts = any(number not in [n for n, _ in made.get(reader, {}).values()] for reader in using)
             (kept if lasts else passing).setdefault(number, []).append(buffer)
     found = dict[int, Held]()
@@ -115,6 +117,12 @@ def _readers(entry: dict[str, str]) -> dict[tuple[str, int], list[str]]:
             for operand in operands:
                 found.setdefault(origin.get(operand, (operand, 0)), []).append(name)
     return found
+
+
+def _through_tuple(name: str, entry: dict[str, str], readers: dict[tuple[str, int], list[str]]) -> list[str]:
+    """What reads a tuple, such as a loop, if an instruction makes one; the instruction itself otherwise."""
+    match = _INSTRUCTION.match(entry[name])
+    return readers.get((name, 0), [name]) if match is not None and match[4] == "tuple" else [name]
 
 
 def _made(
