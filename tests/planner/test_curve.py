@@ -58,6 +58,17 @@ def test_states_are_arguments() -> None:
     assert float(w.value[0, 0]) == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("steps", [3, 8])
+def test_the_parts_of_a_gradient_are_added_as_they_come(steps: int) -> None:
+    def loss(w: Any, x: Any) -> Any:
+        for _ in range(steps):
+            x = jnp.tanh(x @ w)
+        return (x**2).sum()
+
+    w = jnp.ones((64, 64))
+    assert policies.plan(loss, w, jnp.ones((8, 64)))[0].planned_bytes < 2 * w.nbytes
+
+
 @pytest.mark.usefixtures("matplotlib")
 def test_it_prints_as_a_table_and_draws_itself() -> None:
     curve = policies.plan(loss, *ARGS)

@@ -9,7 +9,6 @@ fusion, on the root of a fusion, or on what that returns.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -88,8 +87,7 @@ def existing(text: str) -> dict[int, Held]:
     kept, passing = dict[int, list[_Buffer]](), dict[int, list[_Buffer]]()
     for name, buffers in made.items():
         for place, (number, buffer) in reversed(buffers.items()):  # of a kernel with a workspace the value is first
-            direct = readers.get((name, place), ())
-            using = itertools.chain(*(_through_tuple(reader, entry, readers) for reader in direct))
+            using = readers.get((name, place), ())
             lasts = any(number not in [n for n, _ in made.get(reader, {}).values()] for reader in using)
             (kept if lasts else passing).setdefault(number, []).append(buffer)
     found = dict[int, Held]()
@@ -102,8 +100,11 @@ def existing(text: str) -> dict[int, Held]:
 
 
 def _readers(entry: dict[str, str]) -> dict[tuple[str, int], list[str]]:
-    """The instructions that read each buffer, by the instruction that makes it and the place in what that returns."""
-    origin, found = dict[str, tuple[str, int]](), dict[tuple[str, int], list[str]]()
+    """The instructions that read each buffer, by the instruction that makes it and the place in what that returns.
+
+    What a tuple hands to a loop is read by the loop, which bears the name of the same equation.
+    """
+    origin, found, tuples = dict[str, tuple[str, int]](), dict[tuple[str, int], list[str]](), set[str]()
     for name, line in entry.items():
         match = _INSTRUCTION.match(line)
         assert match is not None
@@ -114,15 +115,11 @@ def _readers(entry: dict[str, str]) -> dict[tuple[str, int], list[str]]:
         elif match[4] in ("bitcast", "opt-barrier") and operands:
             origin[name] = origin.get(operands[0], (operands[0], 0))
         else:
+            tuples.update([name] if match[4] == "tuple" else ())
             for operand in operands:
                 found.setdefault(origin.get(operand, (operand, 0)), []).append(name)
-    return found
-
-
-def _through_tuple(name: str, entry: dict[str, str], readers: dict[tuple[str, int], list[str]]) -> list[str]:
-    """What reads a tuple, such as a loop, if an instruction makes one; the instruction itself otherwise."""
-    match = _INSTRUCTION.match(entry[name])
-    return readers.get((name, 0), [name]) if match is not None and match[4] == "tuple" else [name]
+    read_by = lambda reader: found.get((reader, 0), [reader]) if reader in tuples else [reader]
+    return {made: [user for reader in using for user in read_by(reader)] for made, using in found.items()}
 
 
 def _made(

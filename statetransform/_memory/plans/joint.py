@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any
 
@@ -160,7 +160,7 @@ class _Builder:
         self.returned = {atom for atom in jaxpr.outvars if not isinstance(atom, jex.Literal)}
         self.eqns = backward_slice(jaxpr, jaxpr.outvars)
         self.costs = list(map(cost.operations, self.eqns))
-        self.sums = {id(eqn) for eqn in _long_sums(self.eqns)}
+        self.sums = {id(eqn) for eqn in _long_sums(self.eqns, self.returned)}
         self.roots: dict[Any, tuple[Any, ...]] = {}
         self.views: dict[Any, Any] = {}
         given = [*jaxpr.constvars, *jaxpr.invars]
@@ -388,20 +388,20 @@ class _OfExisting(_Builder):
         return dataclasses.replace(node, cost=node.cost + more)
 
 
-def _long_sums(eqns: Sequence[Any]) -> Iterator[Any]:
-    """The additions in cotangents of many parts: each part is added when it is there, and none waits for the last.
+def _long_sums(eqns: Sequence[Any], returned: Set[Any]) -> Iterator[Any]:
+    """The additions in gradients and in cotangents of many parts: each part is added when it is there.
 
     Left alone, compilers add all parts at the end, in one fusion. The steps of Sinkhorn's algorithm share their costs.
     """
     read = lambda eqn: [atom for atom in eqn.invars if not isinstance(atom, jex.Literal)]
-    additions, long = collections.Counter[Any](), set[Any]()  # in what is a sum, or a view of one
+    additions, long = collections.Counter[Any](), set(returned)  # in what is a sum, or a view of one
     for eqn in eqns:
         is_sum = eqn.primitive.name == "add_any"
         if is_sum or cost.is_view(eqn):
             additions[eqn.outvars[0]] = is_sum + max((additions[atom] for atom in read(eqn)), default=0)
     for eqn in reversed(eqns):
-        if any(var in long or additions[var] >= _MANY for var in eqn.outvars):
-            long.update(atom for atom in read(eqn) if additions[atom])
+        if any(additions[var] and (var in long or additions[var] >= _MANY) for var in eqn.outvars):
+            long.update(read(eqn))
             if eqn.primitive.name == "add_any":
                 yield eqn
 
