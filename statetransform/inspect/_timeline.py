@@ -11,8 +11,9 @@ import jax.extend.core as jex
 
 from .. import _jax
 from .._base.table import Drawing, Records, Table
+from .._memory.plans.build import build
 from .._memory.plans.gradient import flattened
-from .._memory.plans.joint import Joint, build
+from .._memory.plans.joint import Joint
 from .._memory.plans.simulate import lifetimes
 from .._memory.programs.primitives import Kind, kind_of
 from .._memory.programs.sizes import byte_unit, format_bytes, local_nbytes

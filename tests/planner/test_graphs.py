@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform._memory import ONE, Lanes
+from statetransform._memory.plans.build import build
 from statetransform._memory.plans.existing import Held
 from statetransform._memory.plans.gradient import Pattern, flattened, joint_step, without_equal
 
 # Plans of graphs that no function has: the judge of plans against the definition of what it counts.
 from statetransform._memory.plans.graph import Graph, Node
-from statetransform._memory.plans.joint import build
 from statetransform._memory.plans.simulate import InvalidPlanError, check, peak, profile
 from statetransform._memory.plans.solve import Curve, Solver, unbeaten
 

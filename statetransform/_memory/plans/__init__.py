@@ -6,8 +6,9 @@
    `measured` compiles them, and has `existing` read from the compiled plain step which values exist. `plan_cache`
    remembers what was found, and `meter` shows a bar.
 3. `versions` has several versions of the function: planned by the values that exist, or by all, and with its loops
-   opened (`opened`). For each, `gradient` traces the gradient step, and `joint` makes a `graph` of it: nodes that need
-   and make values. What a node costs is in `cost`; bytes are those of one device (`devices`).
+   opened (`opened`). For each, `gradient` traces the gradient step, and `build` makes a `graph` of it, nodes that need
+   and make values, in a `joint` of both passes. What a node costs is in `cost`; bytes are those of one device
+   (`devices`).
 4. `solve` makes a curve of plans, sequences of nodes, from the plain one down. It begins with those that people write
    by hand (`checkpoints`, around blocks that `blocks` finds). `rematerialize` brings a plan within fewer bytes, and
    uses the memory that is left.

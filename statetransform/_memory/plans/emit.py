@@ -57,14 +57,16 @@ class Emitted:
         lives = lifetimes(joint.graph, sequence)
         s = self._split
         used = set(_needed_later(joint.graph, self._sequence[s:]))
-        used |= {v for a in joint.gradients for v in joint.values_of(a) if v not in _made(joint.graph, sequence[s:])}
+        made = _made(joint.graph, sequence[s:])
+        used |= {v for a in joint.gradients for v in joint.values_of(a) if v not in made}
         self.kept: list[int] = sorted({v for v, first, _ in lives if first < s and v in used})
         kept = {joint.variables[v] for v in self.kept}  # as they are: the backward pass begins with them
-        formed = forms(joint) if FORMS.is_on else {}
+        formed = joint.once(forms) if FORMS.is_on else {}
         self._lives, self._forms = lives, {var: form for var, form in formed.items() if var not in kept}
         # Where loops are in the place of barriers, they cost more, and what is given would be copied for them.
         self._has_loops = not keeps_barriers()
         self._live = profile(joint.graph, sequence)
+        self._spans = np.array(lives, np.int64).reshape(-1, 3).T
 
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and what is kept."""
@@ -130,7 +132,7 @@ class Emitted:
         made: list[int] = []
         for t, i in enumerate(self._sequence[: self._split]):
             node = graph.nodes[i]
-            given = [var for var in joint.roots([a for eqn in node.eqns for a in eqn.invars]) if var in joint.given]
+            given = [var for var in joint.read_by(i) if var in joint.given]
             least = size(node.outputs) // DRAWN
             if size(node.inputs) + sum(local_nbytes(var.aval) for var in given) >= least:
                 given = self._anchors(i) if least else []
@@ -203,16 +205,15 @@ class Emitted:
 
     def _alive(self, start: int) -> list[int]:
         """The values that are computed before a run and used by it or behind it."""
-        gradients = self._joint.graph.gradients
-        return sorted({v for v, first, last in self._lives if first < start <= last and v not in gradients})
+        values, firsts, lasts = self._spans
+        return sorted({*values[(firsts < start) & (start <= lasts)].tolist()} - self._joint.graph.gradients)
 
     def _anchors(self, i: int) -> list[Any]:
         """For a node that is made of given variables only: the smallest of them."""
         node = self._joint.graph.nodes[i]
         if node.inputs or not ANCHORS.is_on:
             return []
-        read = self._joint.roots([atom for eqn in node.eqns for atom in eqn.invars])
-        given = [var for var in read if var in self._joint.given]
+        given = [var for var in self._joint.read_by(i) if var in self._joint.given]
         return sorted(given, key=lambda var: getattr(var.aval, "size", 0))[:1]
 
     def _copied(self, i: int) -> list[Any]:

@@ -146,7 +146,7 @@ class Count(Run):
         self._bind(view)
         if self._joint.operations(view):
             self._views[atom] = 0
-            for root in self._joint.roots([atom]):
+            for root in self._joint.roots_of(atom):
                 self._made_of[root].append(atom)
         return 0
 

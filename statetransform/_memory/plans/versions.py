@@ -17,11 +17,12 @@ from ..programs.rewrite import sliced
 from ..targets import Target, target_of
 from .barriers import keeps_barriers
 from .blocks import Row
+from .build import build
 from .checkpoints import Checkpoints, Cuts, by_size, by_source, with_checkpoints
 from .devices import partitioned
 from .existing import Held, scoped
 from .gradient import Pattern, flattened, gradient_step, joint_step, seen_in, without_equal, without_seen
-from .joint import Joint, build
+from .joint import Joint
 from .opened import Opened, has_batches, scans_in, with_budget, with_inputs_in_place, with_least, with_steps
 from .solve import Plan, Solver
 
