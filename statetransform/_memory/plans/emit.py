@@ -29,7 +29,7 @@ from ..programs.sizes import local_nbytes
 from . import cost
 from .barriers import behind_all, keeps_barriers
 from .forms import forms
-from .graph import Graph
+from .graph import Graph, Node
 from .joint import Joint
 from .run import DRAWN, Count, Run, tied_as_made
 from .simulate import lifetimes, profile, split_of
@@ -61,7 +61,7 @@ class Emitted:
         used |= {v for a in joint.gradients for v in joint.values_of(a) if v not in made}
         self.kept: list[int] = sorted({v for v, first, _ in lives if first < s and v in used})
         kept = {joint.variables[v] for v in self.kept}  # as they are: the backward pass begins with them
-        formed = joint.once(forms) if FORMS.is_on else {}
+        formed = forms(joint) if FORMS.is_on else {}
         self._lives, self._forms = lives, {var: form for var, form in formed.items() if var not in kept}
         # Where loops are in the place of barriers, they cost more, and what is given would be copied for them.
         self._has_loops = not keeps_barriers()
@@ -132,7 +132,7 @@ class Emitted:
         made: list[int] = []
         for t, i in enumerate(self._sequence[: self._split]):
             node = graph.nodes[i]
-            given = [var for var in joint.read_by(i) if var in joint.given]
+            given = [var for var in joint.roots(_read(node)) if var in joint.given]
             least = size(node.outputs) // DRAWN
             if size(node.inputs) + sum(local_nbytes(var.aval) for var in given) >= least:
                 given = self._anchors(i) if least else []
@@ -213,7 +213,7 @@ class Emitted:
         node = self._joint.graph.nodes[i]
         if node.inputs or not ANCHORS.is_on:
             return []
-        given = [var for var in self._joint.read_by(i) if var in self._joint.given]
+        given = [var for var in self._joint.roots(_read(node)) if var in self._joint.given]
         return sorted(given, key=lambda var: getattr(var.aval, "size", 0))[:1]
 
     def _copied(self, i: int) -> list[Any]:
@@ -274,6 +274,10 @@ def _needed_later(graph: Graph, sequence: Sequence[int]) -> set[int]:
         needed.difference_update(graph.nodes[i].outputs)
         needed.update(graph.nodes[i].inputs)
     return needed
+
+
+def _read(node: Node) -> list[Any]:
+    return [atom for eqn in node.eqns for atom in eqn.invars]
 
 
 def _is_number(x: Any) -> bool:

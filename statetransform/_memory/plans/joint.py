@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax.extend.core as jex
 
 from . import cost
 from .graph import Graph
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +68,6 @@ class Joint:
             self._roots[atom] = self.roots([atom])
         return self._roots[atom]
 
-    def read_by(self, i: int) -> list[Any]:
-        """Those of all that a node reads, found once."""
-        if i not in self._roots:
-            self._roots[i] = self.roots([atom for eqn in self.graph.nodes[i].eqns for atom in eqn.invars])
-        return self._roots[i]
-
     @functools.cached_property
     def _roots(self) -> dict[Any, list[Any]]:
         return {}
@@ -84,16 +76,6 @@ class Joint:
         """The numbers of the values that an atom is a view of."""
         roots = [] if isinstance(atom, jex.Literal) else self.roots_of(atom)
         return [self.numbers[var] for var in roots if var in self.numbers]
-
-    def once(self, find: Callable[[Joint], T]) -> T:
-        """What a function finds out about this, found once."""
-        if find not in self._found:
-            self._found[find] = find(self)
-        return self._found[find]
-
-    @functools.cached_property
-    def _found(self) -> dict[Any, Any]:
-        return {}
 
     def operations(self, eqn: Any) -> float:
         """Those of an equation; none of a view."""
