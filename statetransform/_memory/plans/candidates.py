@@ -129,16 +129,10 @@ class Candidates:
 
     def curve(self, version: Version) -> Iterator[Candidate]:
         """The plans of one version, those with the least work and the most bytes first, made as they are asked for."""
-        # With loops opened, the plain plan is a plan as well.
-        plain = version.solver.plain.sequence if version.recipe[0] != "loops" else None
         made = (
             Candidate(version, *self._emitted(version, plan)) for plan in self._curve(version).plans(version.solver)
         )
-        return (
-            some
-            for some in unbeaten(made, lambda some: (some.plan.bytes, some.over_plain))
-            if some.plan.sequence != plain
-        )
+        return unbeaten(made, lambda some: (some.plan.bytes, some.over_plain))
 
     def _curve(self, version: Version) -> Curve:
         curves = self._known.curves
