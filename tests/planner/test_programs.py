@@ -183,6 +183,17 @@ def a_cross_entropy() -> Any:
     return loss, (noise(400, 64), many(16, 64, 64), jnp.arange(256).reshape(4, 64))
 
 
+@program(0.75, by=(0, 1), cost=1.003, with_any=False)
+def the_logits_of_many_words() -> Any:
+    """An H100 makes one kernel of a softmax, and a scatter of its gradient: two arrays of logits, where one will do."""
+
+    def loss(ws: Any, x: Any, labels: Any) -> Any:
+        logits = jnp.tanh(x @ ws[0]) @ ws[1]
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], -1).mean()
+
+    return loss, ([noise(64, 64), noise(64, 4096)], noise(1024, 64), jnp.arange(1024))
+
+
 @program(0.8, cost=1.1, with_any=False)
 def gated_layers() -> Any:
     """Products with more dimensions than two, which compilers compute as matrices; two of each layer they merge."""

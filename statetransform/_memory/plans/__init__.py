@@ -15,5 +15,6 @@
 5. `simulate` counts the bytes that a plan has alive at each step, from when each value is alive (`liveness`).
 6. `emit` makes programs of a plan, a forward pass and a backward pass, which `run` their nodes; `barriers` keep their
    order. What they do besides against compilers is listed in `tricks`: a value that is read in another order or shape
-   alone is made in that (`forms`), and the gradient of max pooling by elementwise operations (`pools`).
+   alone is made in that (`forms`), and the gradients of max pooling (`pools`) and of the logits of labels (`picks`)
+   by elementwise operations.
 """

@@ -27,6 +27,7 @@ from .joint import Joint
 
 # Sums of so many additions become one node for each. Attention has two additions: of queries, keys and values.
 _MANY = 3
+_ALWAYS = cost.PRODUCTS | cost.LOOPS | cost.REDUCTIONS  # nodes of their own, though they may not exist as compiled
 
 
 def build(
@@ -291,10 +292,14 @@ class _Builder:
 
 
 class _OfExisting(_Builder):
-    """Nodes are the values that exist as compiled, and long sums. What is neither is computed where it is read."""
+    """Nodes are reductions, long sums, and the values that exist as compiled. All else is computed where it is read.
+
+    GPUs' compilers make one kernel of a softmax, where its sums do not exist. Alone they are made of what a plan has
+    alive, and what takes the place of that is made next.
+    """
 
     def _is_made_where_used(self, eqn: Any) -> bool:
-        is_work = eqn.primitive.name in cost.PRODUCTS | cost.LOOPS and not cost.is_outer(eqn)
+        is_work = eqn.primitive.name in _ALWAYS and not cost.is_outer(eqn)
         if super()._is_made_where_used(eqn) or len(eqn.outvars) != 1 or is_work:
             return super()._is_made_where_used(eqn)
         return not (id(eqn) in self.held or id(eqn) in self.sums or eqn.outvars[0] in self.returned)

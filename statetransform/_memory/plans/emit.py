@@ -10,7 +10,8 @@ The cotangent of a loss waits for its value, so that `grad` and `value_and_grad`
 
 In the forward pass each cheap value that is read behind a later product, such as the sum along a stack of layers, gets
 a barrier of its own, and so does each product that is smaller than what it is made of. Otherwise compilers compute it
-again, or only, where it is read, and hold what it is made of up to there.
+again, or only, where it is read, and hold what it is made of up to there. A value that has to take the place of another
+has barriers before and behind, so that no larger kernel makes it.
 For a compiler that removes barriers see `barriers`.
 """
 
@@ -104,10 +105,16 @@ class Emitted:
     def _run_forward(self, run: Run) -> list[Any]:
         draws = self._draws() if DRAWS.is_on and not self._has_loops else {}
         apart = self._apart() if APART.is_on and not self._has_loops else {}
+        full = self._full() if ROOM.is_on and not self._has_loops else {}
         for t, i in enumerate(self._sequence[: self._split]):
             if t in draws:
                 run.tie(*draws[t])
+            before, behind = full.get(t, ((), ()))
+            if before:
+                run.tie(before, [])
             run.node(t, i)
+            if behind:
+                run.tie(behind, [])
             if t in apart:
                 run.tie(apart[t], [])
         return [run.read(atom) for atom in self._joint.outputs]
@@ -143,6 +150,20 @@ class Emitted:
             if latest is not None:
                 values = [joint.variables[v] for v in (latest, *node.inputs)]
                 found[t] = list(dict.fromkeys(values)), list(dict.fromkeys(given))
+        return found
+
+    def _full(self) -> dict[int, tuple[list[Any], list[Any]]]:
+        """What is read and made by the runs of the forward pass that take a place where there is no other.
+
+        GPUs' compilers compute a softmax in one kernel, which takes no place: its sums are to be there before.
+        """
+        graph, most = self._joint.graph, int(self._live.max(initial=0))
+        found, of = dict[int, tuple[list[Any], list[Any]]](), lambda values: [self._joint.variables[v] for v in values]
+        for t, i in enumerate(self._sequence[: self._split]):
+            node = graph.nodes[i]
+            taken = sum(graph.sizes[v] for v in node.inplace)
+            if len(node.inputs) > 1 and taken and self._live[t] + taken > most:
+                found[t] = of(node.inputs), of(node.inplace)
         return found
 
     def _apart(self) -> dict[int, list[Any]]:

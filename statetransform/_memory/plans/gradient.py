@@ -16,6 +16,8 @@ from ..context import ONE, Lanes
 from ..loops.lanes import is_for_lanes
 from ..programs.rewrite import inlined, sliced, without_dead
 from . import cost
+from .picks import without_scatters
+from .tricks import PICKS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +78,8 @@ def joint_step(closed: Any, pattern: Pattern, seen: Sequence[Any] = ()) -> Any:
 def flattened(step: Any) -> Any:
     """A gradient step without calls, rules of derivatives and what is for lanes, and with nothing dead in its loops."""
     # Nothing differentiates them once more.
-    return without_dead(sliced(inlined(step, rules=True, passes=is_for_lanes)))
+    flat = inlined(step, rules=True, passes=is_for_lanes)
+    return without_dead(sliced(without_scatters(flat) if PICKS.is_on else flat))
 
 
 def without_equal(flat: Any) -> Any:
