@@ -121,8 +121,7 @@ class Version:
     def joint(self) -> Joint:
         """Both passes."""
         flat, seen = self._flat
-        fuses_views = self.target.platform != "cpu"
-        return build(flat, self.pattern, None, seen, self._held, self._has_all, fuses_views)
+        return build(flat, self.pattern, None, seen, self._held, self._has_all, self.target.platform != "cpu")
 
     @functools.cached_property
     def solver(self) -> Solver:
