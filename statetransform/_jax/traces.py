@@ -103,9 +103,9 @@ def splice(jaxpr: Any, consts: Sequence[Any], *args: Any) -> list[Any]:
     as_is = (
         takes_equations
         and not str(source_info_util.current_name_stack())
-        and not any(eqn.effects for eqn in jaxpr.eqns)
+        and not any([eqn.effects for eqn in jaxpr.eqns])
         and not getattr(jaxpr, "is_high", False)
-        and all(typeof(arg) == var.aval for arg, var in zip(args, jaxpr.invars, strict=True))
+        and [*map(typeof, args)] == [var.aval for var in jaxpr.invars]
     )
     return _spliced(trace, jaxpr, consts, args) if as_is else eval_jaxpr(jaxpr, consts, *args)
 

@@ -31,8 +31,6 @@ def install_for_all_in(fun: Any) -> None:
     looked at while there may be cells that were not met. After `_PATIENCE` objects in all, the adapters to all
     frameworks that are imported are installed instead.
     """
-    if sys.modules.keys().isdisjoint(waiting):
-        return
     left, seen, closed = [fun], set[int](), set[type](_CLOSED)
     while left:
         if next(_looked_at) > _PATIENCE:

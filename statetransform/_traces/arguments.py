@@ -285,8 +285,9 @@ def positional_parameters(fun: Callable[..., Any]) -> tuple[tuple[str, ...], str
         parameters = inspect.signature(fun).parameters.values()
     except (ValueError, TypeError):
         return (), "args"
-    names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
-    return names, next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+    names = tuple([p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)])
+    rest = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
+    return names, rest[0] if rest else None
 
 
 def named_arguments(

@@ -9,6 +9,7 @@ what was written as an auxiliary output. Transforms that stage go through
 from __future__ import annotations
 
 import functools
+import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from .._objects.hooks import not_recorded
 from .._states import pytrees
 from .._states.find import selects
 from .._states.frame import Frame, innermost, own_arrays, trace_around
+from .._states.installing import waiting
 from .._states.raw_reads import Fresh
 from .._states.reachable import install_for_all_in
 from .._states.state import State
@@ -48,7 +50,8 @@ class Lift:
         is_pure: bool = False,
         called_from: Any = None,
     ) -> None:
-        install_for_all_in(fun)
+        if not sys.modules.keys().isdisjoint(waiting):
+            install_for_all_in(fun)
         self._fun, self._is_pure = fun, is_pure
         self._make_frame = make_frame
         self._outer, self._called_from = trace_around(), called_from or trace_state()

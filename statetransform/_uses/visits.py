@@ -253,7 +253,7 @@ def visit_of(kind: type) -> Visit:
         if kind in kinds:
             return visit
     own = _by_base(kind)
-    known = None if issubclass(kind, State | type) else known_of(kind)
+    known = None if issubclass(kind, State | type) or own is _transformed else known_of(kind)
     return functools.partial(_of_framework, known, own) if known and (known.is_node or known.cell is not None) else own
 
 

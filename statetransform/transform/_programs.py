@@ -108,7 +108,7 @@ class Program:
         args, kwargs = call.trace.arguments
         args = args[self._has_self :]
         names, rest = positional_parameters(fun)
-        names = *names[self._has_self :], *(f"{rest}_{i}" for i in range(len(args)))
+        names = *names[self._has_self :], *[f"{rest}_{i}" for i in range(len(args))]
         own = [name for name, arg in zip(names, args, strict=False) if self.keeps_places or not is_dropped(arg)]
         instance = ["self"] if self._has_instance else []
         keywords = [key for key, arg in kwargs.items() if self.keeps_places or not is_dropped(arg)]
