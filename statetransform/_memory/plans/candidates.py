@@ -26,6 +26,10 @@ from .versions import Version
 # unrolled needs it, as each of its steps is one fusion: without, it takes 1.10 of the work in place of 1.005. ViT-B has
 # 1,650, which take 20 seconds more, and no plan was better.
 _MANY = 1000
+# Of the plain step's work: forms by hand that keep products by one policy differ by a hundredth of that. Each of BERT's
+# takes the H100's compiler 100 seconds (`benchmarks/bert.py`), and six ways to cut a U-Net into blocks compile to the
+# same bytes.
+_ALIKE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,15 +58,6 @@ class Candidate:
     def order(self) -> tuple[Any, ...]:
         """The least work first; of equal work what compiles faster, and then the fewest bytes."""
         return self.over_plain, self.plan.checkpoints is None, self.plan.bytes, self.plan.sequence
-
-    def keeps_as_much_as(self, other: Candidate) -> bool:
-        """Whether both keep products by the same policy by hand, and this one has no fewer bytes planned or kept.
-
-        Then it compiles to no fewer: six ways to cut a diffusion model into blocks take the same on an H100.
-        """
-        own, its = self.plan.checkpoints, other.plan.checkpoints
-        is_alike = own is not None and its is not None and own.policy == its.policy != "nothing"
-        return is_alike and self.plan.bytes >= other.plan.bytes and self.at_best >= other.at_best
 
     @functools.cached_property
     def program(self) -> Emitted | Version:
@@ -146,7 +141,8 @@ class Candidates:
 
     def by_hand(self) -> list[Candidate]:
         """The checkpoints that people write by hand, the least work first."""
-        return self._candidates("by hand", self._straight[0], self._rated_by_hand)
+        found = self._candidates("by hand", self._straight[0], self._rated_by_hand)
+        return [some for some in found if not any(_is_instead_of(other, some) for other in found)]
 
     def _rated_by_hand(self, version: Version) -> Iterator[Rated]:
         plans = version.solver.by_hand if version.takes_checkpoints else []
@@ -198,6 +194,19 @@ class Candidates:
             else self._curve(version).least(version.solver)
         )
         return (self._emitted(version, plan, _kept(version, plan)) for plan in plans)
+
+
+def _is_instead_of(some: Candidate, other: Candidate) -> bool:
+    """Whether both keep products by the same policy by hand, and the second has no fewer bytes, planned or kept.
+
+    Then it compiles to no fewer, for no less work to speak of.
+    """
+    own, its = some.plan.checkpoints, other.plan.checkpoints
+    if own is None or its is None or own.policy != its.policy or own.policy == "nothing":
+        return False
+    is_no_worse = some.plan.bytes <= other.plan.bytes and some.at_best <= other.at_best
+    is_better = (some.plan.bytes, some.at_best, some.order) < (other.plan.bytes, other.at_best, other.order)
+    return is_no_worse and is_better and some.over_plain <= other.over_plain + _ALIKE
 
 
 def _kept(version: Version, plan: Plan) -> int:

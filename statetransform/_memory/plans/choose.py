@@ -180,15 +180,13 @@ class Planner:
     def _in_order(self, budget: int, tried: Sequence[tuple[Candidate, MeasuredPlan]]) -> Iterator[Candidate]:
         """Those that are expected within a budget; then, if none of them is, those with the fewest bytes.
 
-        What is there between the passes of a plan in any case is held against the best that was compiled. Of those that
-        keep as much by the same policy, around other blocks, the first one says what the others take.
+        What is there between the passes of a plan in any case is held against the best that was compiled.
         """
         seen = set[Any]()
         within = (some for some in self.candidates.within(budget) if _is_hopeful(some, budget))
         for some in itertools.chain(within, self._least(budget)):
             least = min((record.compiled for _, record in tried if record.compiled is not None), default=None)
-            is_new = some.key not in seen and not any(some.keeps_as_much_as(other) for other, _ in tried)
-            if is_new and (least is None or some.at_best < least):
+            if some.key not in seen and (least is None or some.at_best < least):
                 seen.add(some.key)
                 yield some
 
