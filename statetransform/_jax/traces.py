@@ -103,7 +103,7 @@ def splice(jaxpr: Any, consts: Sequence[Any], *args: Any) -> list[Any]:
     as_is = (
         takes_equations
         and not str(source_info_util.current_name_stack())
-        and not any([eqn.effects for eqn in jaxpr.eqns])
+        and not any(map(operator.attrgetter("effects"), jaxpr.eqns))
         and not getattr(jaxpr, "is_high", False)
         and [*map(typeof, args)] == [var.aval for var in jaxpr.invars]
     )

@@ -352,6 +352,41 @@ def a_loop_that_may_keep_its_products_and_nothing_else() -> Any:
     return loss, (noise(30, 16, 32), noise(32, 32))
 
 
+@program(0.85, by=(0, 1), cost=1.1, with_any=False)
+def steps_that_read_a_matrix_which_is_a_constant() -> Any:
+    """Of an LSTM. Compilers make more arrays of them than where the matrix is an input."""
+    matrix = noise(16, 64)
+
+    def step(h: Any, c: Any, w: Any) -> Any:
+        i, f, g, o = jnp.split(h @ matrix + w, 4, -1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+    def loss(x: Any, ws: Any) -> Any:
+        h, c = x
+        for w in ws:
+            h, c = step(h, c, w)
+        return (h**2).mean() + (c**2).mean()
+
+    return loss, ((noise(16, 16), noise(16, 16)), many(8, 16, 64))
+
+
+@program(0.9, by=(0, 1), cost=1.0, with_any=False)
+def steps_that_solve_linear_equations() -> Any:
+    """Of a Kalman filter. Where the calls of JAX's solver are calls, compilers need more bytes."""
+    f, q = jnp.eye(8) + noise(8, 8), 0.1 * jnp.eye(8)
+
+    def loss(x: Any, zs: Any) -> Any:
+        x, cov = x
+        for z in zs:
+            x, cov = f @ x, f @ cov @ f.T + q
+            gain = jnp.linalg.solve(cov + jnp.eye(8), cov).T
+            x, cov = x + gain @ (z - x), cov - gain @ cov
+        return (x**2).mean() + (cov**2).mean()
+
+    return loss, ((noise(8), jnp.eye(8)), many(6, 8))
+
+
 @pytest.mark.parametrize(("make", "share", "by", "cost", "over"), PROGRAMS)
 def test_a_budget_is_kept_as_compiled(make: Any, share: float, by: Any, cost: float, over: float) -> None:
     loss, args = make()

@@ -21,6 +21,7 @@ from ..loops.budget import MemoryBudget
 from ..loops.others import with_reverse_mode
 from ..programs.references import made_in
 from ..programs.walk import backward_slice
+from .constants import Constants
 from .cost import operations
 from .differentiate import Budgeted, Leaves
 
@@ -101,7 +102,8 @@ class _Call:
     def alone(self, *inputs: Any) -> list[Any]:
         """Runs the function, differentiably, for one lane."""
         shardings = tuple(map(self.context.sharding_of, inputs))
-        return Budgeted(self.name, self.body, self.budget, self.guess, shardings, self.context.lanes)(*inputs)
+        around = shardings, self.context.lanes, Constants(inputs)
+        return Budgeted(self.name, self.body, self.budget, self.guess, *around)(*inputs)
 
     def plain(self, *inputs: Any) -> list[Any]:
         """The function itself."""

@@ -28,6 +28,7 @@ from ..programs.walk import walk
 from ..targets import Target, target_of
 from .barriers import keeps_barriers
 from .candidates import Candidate, Candidates
+from .constants import NONE, Constants
 from .emit import Emitted
 from .gradient import Pattern
 from .measured import Measured
@@ -89,6 +90,7 @@ class Planners:
       compiles: whether plans are compiled; otherwise they are trusted.
       meter: shows how far the work is.
       target: the devices; None for those where the inputs are.
+      constants: inputs that are constants of the program around.
     """
 
     def __init__(
@@ -98,18 +100,26 @@ class Planners:
         compiles: bool = True,
         meter: Meter | None = None,
         target: Target | None = None,
+        constants: Constants = NONE,
     ) -> None:
+        self._constants = constants
         self._shardings, self.target = shardings, target_of(target, *shardings, *closed.in_avals)
         self._closed = inlined(closed)
         self._written = closed if any(_jax.is_remat(site.eqn) for site in walk(closed)) else None
         self._compiles, self._meter = compiles, meter
         self._found: dict[Pattern, Planner] = {}
 
+    @property
+    def plain(self) -> Any:
+        """The closed jaxpr of the plain program, as it was compiled: with calls inlined, unless it has checkpoints."""
+        return self._written or self._closed
+
     def of(self, pattern: Pattern) -> Planner:
         """The planner for a pattern."""
         if pattern not in self._found:
-            versions = Versions(self._closed, pattern, self._written, self._shardings, self.target)
-            known = known_of(versions.first.flat, self._written, (*self._shardings, pattern.lanes), self.target)
+            versions = Versions(self._closed, pattern, self._written, self._shardings, self.target, self._constants)
+            around = *self._shardings, pattern.lanes, self._constants.digest()
+            known = known_of(versions.first.flat, self._written, around, self.target)
             self._found[pattern] = Planner(versions, known, self._compiles, self._meter)
         return self._found[pattern]
 

@@ -13,6 +13,7 @@ from ..loops.budget import MemoryBudget
 from ..loops.choice import FunctionChoice
 from ..programs.sizes import format_bytes
 from .choose import Decision, Planners, Shortage, excess_message, shortage_message
+from .constants import Constants
 from .devices import is_unknown
 from .gradient import Pattern
 from .meter import Meter
@@ -28,13 +29,17 @@ class Decisions:
       body: an open jaxpr without constants.
       budget: the budget, which records what is chosen.
       shardings: those of the inputs, None where they are not known or in the types.
+      constants: inputs that are constants of the program around.
     """
 
-    def __init__(self, name: str, body: Any, budget: MemoryBudget, shardings: tuple[Any, ...]) -> None:
+    def __init__(
+        self, name: str, body: Any, budget: MemoryBudget, shardings: tuple[Any, ...], constants: Constants
+    ) -> None:
         self._name, self._asked, self.budget = name, budget, budget.bytes
         self._is_unknown = is_unknown([var.aval for var in body.invars], shardings)
         meter = Meter(name) if budget.progress else None
-        self.planners = Planners(jex.ClosedJaxpr(body, []), shardings, budget.compile, meter, budget.target)
+        closed = jex.ClosedJaxpr(body, [])
+        self.planners = Planners(closed, shardings, budget.compile, meter, budget.target, constants)
         self._found: dict[Pattern, Decision | Shortage] = {}
 
     def of(self, pattern: Pattern) -> Decision | Shortage:

@@ -31,6 +31,7 @@ from ..programs.rewrite import BUDGETED
 from ..programs.sizes import format_bytes
 from ..programs.walk import walk
 from .choose import Decision, Shortage
+from .constants import Constants
 from .decisions import Decisions
 from .emit import Emitted, Pulled, whole
 from .gradient import Pattern
@@ -49,6 +50,7 @@ class Budgeted:
       guess: which outputs are expected to have cotangents.
       shardings: those of the inputs, None where they are not known or in the types.
       lanes: those in which it is called.
+      constants: inputs that are constants of the program around.
     """
 
     def __init__(
@@ -59,9 +61,10 @@ class Budgeted:
         guess: tuple[bool, ...],
         shardings: tuple[Any, ...],
         lanes: Lanes,
+        constants: Constants,
     ) -> None:
         self._name, self._body, self._guess, self._lanes = name, body, guess, lanes
-        self._decisions = Decisions(name, body, budget, shardings)
+        self._decisions = Decisions(name, body, budget, shardings, constants)
         self._reference = made_in(body)
         self._programs: dict[Any, Callable[..., Any]] = {}
         self._pulled: dict[Pattern, Pulled] = {}
@@ -143,7 +146,7 @@ class Budgeted:
     def _by_hand(self, pattern: Pattern, program: Version | None) -> Callable[..., list[Any]]:
         """The function with checkpoints, or as it is."""
         if program is None:
-            return self.plain
+            return lambda *xs: _jax.run(self._decisions.planners.plain, *xs)
         # JAX differentiates a call that stays one with some arrays more than what it contains.
         return self._compiled(("by hand", pattern), lambda *xs: _jax.run(program.closed, *xs), inline=True)
 

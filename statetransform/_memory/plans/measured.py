@@ -42,7 +42,8 @@ def compiled_step(function: Callable[..., Any], version: Version, wants_text: bo
       wants_text: also read the compiled program.
     """
     try:
-        found = compile_for(version.target, *version.of_lanes(function), version.shardings, is_fast=True)
+        run, avals = version.of_lanes(function)
+        found = compile_for(version.target, *version.constants.within(run, avals, version.shardings), is_fast=True)
     except Exception as error:  # what cannot be compiled alone can still be planned
         logger.info("the gradient step alone cannot be compiled: %s", error)
         return CompiledStep(None)

@@ -152,7 +152,7 @@ def known_of(step: Any, written: Any = None, around: Sequence[Any] = (), target:
     Args:
       step: its closed jaxpr.
       written: the closed jaxpr of the function as it was written, if that has checkpoints, which the step has not.
-      around: what the compiled step depends on besides: the shardings of the inputs, the lanes.
+      around: what the compiled step depends on besides: the shardings of the inputs, the lanes, constants.
       target: what it is compiled for.
     """
     known_by = [step] if written is None else [step, written]

@@ -19,6 +19,7 @@ from .barriers import keeps_barriers
 from .blocks import Row
 from .build import build
 from .checkpoints import Checkpoints, Cuts, by_size, by_source, with_checkpoints
+from .constants import NONE, Constants
 from .devices import partitioned
 from .existing import Held, scoped
 from .gradient import Pattern, flattened, gradient_step, joint_step, seen_in, without_equal, without_seen
@@ -42,6 +43,7 @@ class Version:
       written: the closed jaxpr of the function as it was written, if checkpoints in it are inlined in the other.
       shardings: those of the inputs, None where they are not known or in the types.
       target: the devices; None for those where the inputs are.
+      constants: inputs that are constants of the program around.
     """
 
     def __init__(
@@ -52,8 +54,9 @@ class Version:
         written: Any = None,
         shardings: Sequence[Any] = (),
         target: Target | None = None,
+        constants: Constants = NONE,
     ) -> None:
-        self.closed, self.pattern, self.recipe = closed, pattern, recipe
+        self.closed, self.pattern, self.recipe, self.constants = closed, pattern, recipe, constants
         self.target = target_of(target, *shardings, *closed.in_avals)
         self._written, self._shardings = written, shardings
         self._held: Mapping[int, Held] = {}
@@ -62,7 +65,8 @@ class Version:
     def planned_by(self, held: Mapping[int, Held], has_all: bool) -> Version:
         """The same, planned by what its plain step holds as compiled: with all values, or those that exist."""
         recipe = "all" if has_all else "existing"
-        found = Version(self.closed, self.pattern, (recipe,), self._written, self._shardings, self.target)
+        around = self._shardings, self.target, self.constants
+        found = Version(self.closed, self.pattern, (recipe,), self._written, *around)
         traced = {name: self.__dict__[name] for name in ("_seen", "_step", "step", "_flat") if name in self.__dict__}
         found.__dict__.update(traced)
         found._held, found._has_all = held, has_all
@@ -166,7 +170,7 @@ class Version:
     def checkpointed(self, checkpoints: Checkpoints) -> Version:
         """With checkpoints as people write them."""
         closed = with_checkpoints(self.closed, checkpoints)
-        return Version(closed, self.pattern, self.recipe, closed, self._shardings, self.target)
+        return Version(closed, self.pattern, self.recipe, closed, self._shardings, self.target, self.constants)
 
     @property
     def cotangents(self) -> list[Any]:
@@ -228,6 +232,7 @@ class Versions:
       written: the same as it was written, if it has checkpoints inside; they are inlined in the other one.
       shardings: those of the inputs, None where they are not known or in the types.
       target: the devices; None for those where the inputs are.
+      constants: inputs that are constants of the program around.
 
     Attributes:
       first: as it is.
@@ -240,9 +245,10 @@ class Versions:
         written: Any = None,
         shardings: Sequence[Any] = (),
         target: Target | None = None,
+        constants: Constants = NONE,
     ) -> None:
         self._closed, self._pattern, self._shardings = closed, pattern, shardings
-        self.first = Version(closed, pattern, written=written, shardings=shardings, target=target)
+        self.first = Version(closed, pattern, written=written, shardings=shardings, target=target, constants=constants)
         self._straight: list[Version] = []
         self._opened: dict[int | str, tuple[Opened, Version] | None] = {}
 
@@ -296,9 +302,8 @@ class Versions:
             alike = [some for some in self._opened.values() if some and opened and some[0].key == opened.key]
             known = alike[0] if alike else None
             if opened is not None and known is None:
-                version = Version(
-                    opened.jaxpr, self._pattern, ("loops", how), shardings=self._shardings, target=self.first.target
-                )
+                around = self._shardings, self.first.target, self.first.constants
+                version = Version(opened.jaxpr, self._pattern, ("loops", how), None, *around)
                 known = opened, version
             self._opened[how] = known
         return self._opened[how]
