@@ -114,7 +114,7 @@ class Measured:
         """A candidate with what its step takes, compiled once.
 
         That is with the value of the function, but without where the step computes it in any case: there it takes an
-        output's place, and is one number more otherwise.
+        output's place, and is one number more otherwise. On a CPU the loss may take one small array more with it.
         """
         record = self._known.tried.get(some.key)
         if record is None:
