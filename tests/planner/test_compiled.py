@@ -215,3 +215,12 @@ def test_the_least_that_a_refusal_names_is_no_more_than_a_budget_that_is_met_lat
         warnings.simplefilter("ignore", policies.PolicyWarning)
         found = gradient(41_000).lower(*args).compile().memory_analysis()
     assert caught.value.least is not None and caught.value.least <= found.temp_size_in_bytes
+
+
+def test_a_random_key_that_is_closed_over() -> None:
+    loss, args = network()
+    key = jax.random.key(0)
+    noisy = lambda x, ws: loss(x + 0.01 * jax.random.normal(key, x.shape), ws)
+    fitting = transform.checkpoint(noisy, policy=policies.fit(1 << 30))
+    gradient = lambda f: jax.jit(jax.grad(f, argnums=1))(*args)
+    assert all(jax.tree.leaves(jax.tree.map(lambda a, b: jnp.allclose(a, b), gradient(fitting), gradient(noisy))))

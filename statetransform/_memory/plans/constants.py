@@ -60,13 +60,14 @@ NONE = Constants()
 
 
 def _is_constant(x: Any) -> bool:
-    """Whether an input is an array on one device, and no tracer."""
-    return isinstance(x, jax.Array) and not isinstance(x, _jax.Tracer) and len(x.devices()) == 1
+    """Whether an input is an array of numbers on one device: no tracer, and no random key, whose data takes a trace."""
+    if not isinstance(x, jax.Array) or isinstance(x, _jax.Tracer) or len(x.devices()) > 1:
+        return False
+    return not jax.numpy.issubdtype(x.dtype, jax.dtypes.extended)
 
 
 def _parts(known: dict[int, jax.Array]) -> Iterator[bytes]:
     for i, x in known.items():
-        data = jax.random.key_data(x) if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else x
         with jax.transfer_guard("allow"):  # as JAX does where it makes a constant of an array
             yield f"{i} {x.dtype} {x.shape}".encode()
-            yield np.asarray(data).tobytes()
+            yield np.asarray(x).tobytes()
